@@ -79,6 +79,17 @@ def stack_draws(draws: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     return {name: torch.stack([of_model[name] for of_model in draws]) for name in draws[0]}
 
 
+def split_draws(draws: dict[str, Tensor], sizes: list[int]) -> list[dict[str, Tensor]]:
+    """The draws (G, samples, ...) of an epoch as those (G, B, ...) of each step, whose batch sizes
+    are given.
+    """
+    of_steps: list[dict[str, Tensor]] = [{} for _ in sizes]
+    for name, value in draws.items():
+        for of_step, part in zip(of_steps, value.split(sizes, 1), strict=True):
+            of_step[name] = part
+    return of_steps
+
+
 def plain_images(plan: Plan, index: Tensor | slice) -> Tensor:
     """The images with these numbers, normalised, without augmentation."""
     return _normalised(plan, plan.images.x[index])

@@ -10,8 +10,9 @@ classes.
 from __future__ import annotations
 
 import inspect
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import numpy as np
@@ -27,6 +28,7 @@ from mia_nb.training.batches import (
     augmented_images,
     epoch_order,
     plain_images,
+    split_draws,
     stack_draws,
 )
 from mia_nb.training.losses import LOSSES, PER_STEP
@@ -84,6 +86,7 @@ class Group:
             self.module = self.module.to(memory_format=torch.channels_last)
         if plan.stacked:
             params, self.stacked_buffers = stack_module_state(modules)
+            # a parameter that is frozen in the modules stays frozen in the stack
             self.params = {
                 name: p.detach().requires_grad_(p.requires_grad) for name, p in params.items()
             }
@@ -93,9 +96,9 @@ class Group:
         self.generators: list[torch.Generator] = []
         self.criterion = LOSSES[recipe.loss]
         self.defense = defenses.find(recipe.defense) if recipe.defense else defenses.Defense({})
-        # the defense's objective, with those of its options that it takes
-        wanted = inspect.signature(self.defense.objective).parameters
-        options = {name: value for name, value in recipe.defense_args.items() if name in wanted}
+        # other options of a defense are for its draws, its network or its held-out images
+        taken = inspect.signature(self.defense.objective).parameters
+        options = {name: value for name, value in recipe.defense_args.items() if name in taken}
         self.objective = partial(self.defense.objective, **options)
         self.trained = [name for name, p in self.params.items() if p.requires_grad]
         # Early stopping: each model's lowest loss on held-out images, and after how many epochs.
@@ -149,35 +152,48 @@ class Group:
             objective: the objective that is minimised; None: the defense's.
         """
         if draws is None:
-            draws = self.draws(epoch, 1, y)(0)
-        losses_of = partial(
+            draws = next(self.draws(epoch, 1, y))
+        losses_of_model = partial(
             model_losses, self.plan, self.module, objective or self.objective, self.trained, epoch
         )
         if not self.plan.stacked:
-            alone = {name: value[0] for name, value in draws.items()}
-            losses, minimised = losses_of(self.params, None, x[0], y[0], alone)
+            draws_of_model = {name: value[0] for name, value in draws.items()}
+            losses, minimised = losses_of_model(self.params, None, x[0], y[0], draws_of_model)
             return losses[None], minimised[None]
-        # Channels-last order must give right gradients; it does for several models, whose
-        # convolutions are grouped.
-        right = len(self.ids) > 1 or keeps_gradients(self.module)
-        with Stacking(self.generators, channels_last=right and self.plan.device.type == "cpu"):
+        # Channels-last order serves a CPU, which must compute right gradients in it. It does for
+        # several models: their convolutions are grouped.
+        on_cpu = self.plan.device.type == "cpu"
+        channels_last = on_cpu and (len(self.ids) > 1 or keeps_gradients(self.module))
+        with Stacking(self.generators, channels_last=channels_last):
             # Random numbers that `Stacking` does not draw are refused: one draw for the whole group
             # would make a model depend on its companions.
-            of_group = vmap(losses_of, randomness="error")
-            return of_group(self.params, self.buffers, x, y, draws)
+            losses_of_group = vmap(losses_of_model, randomness="error")
+            return losses_of_group(self.params, self.buffers, x, y, draws)
 
-    def draws(self, epoch: int, steps: int, y: Tensor) -> Callable[[int], dict[str, Tensor]]:
-        """The defense's random numbers of an epoch, as a function of the step.
+    def draws(self, epoch: int, steps: int, y: Tensor) -> Iterator[dict[str, Tensor]]:
+        """The defense's random numbers for one step of an epoch after another.
 
-        y (G, steps * batch): labels of the epoch's images. Each draw of a step is (G, ...);
-        held-out images that the defense draws are normalised and augmented.
+        y (G, steps * batch): labels of the epoch's images. Each number of a step is (G, ...). Where
+        the defense draws held-out images, "x" and "y" are these images, normalised and augmented,
+        and their labels.
         """
         if self.defense.draws is None:
-            return lambda _: {}
+            return itertools.repeat({}, steps)
+        numbers = self.draw_numbers(epoch, y.unflatten(1, (steps, -1)).cpu().numpy())
+        augments: dict[str, Tensor] = {}
+        if "held_out" in numbers:
+            drawn = augmentations(self.plan, self.ids, epoch, y.shape[1], "held_out augment")
+            augments = {name: value.unflatten(1, (steps, -1)) for name, value in drawn.items()}
+        return (self.draws_of_step(numbers, augments, step) for step in range(steps))
+
+    def draw_numbers(self, epoch: int, labels: np.ndarray) -> dict[str, Tensor]:
+        """The numbers (G, steps, ...) that the defense draws for an epoch, on the device.
+
+        labels (G, steps, batch): of the epoch's images.
+        """
         plan = self.plan
         recipe = plan.recipe
         held_out_labels = plan.images.y.cpu().numpy()[plan.held_out]
-        labels = y.view(len(y), steps, -1).cpu().numpy()
         of_models = []
         for model, model_labels in zip(self.ids, labels, strict=True):
             seed = mix(recipe.seed, model, epoch, "defense")
@@ -187,25 +203,21 @@ class Group:
                 )
             )
         # the draws of all steps are copied to the device at once: each copy would wait for it
-        drawn = {name: value.to(plan.device) for name, value in stack_draws(of_models).items()}
-        held_out = drawn.pop("held_out", None)
+        return {name: value.to(plan.device) for name, value in stack_draws(of_models).items()}
 
-        def numbers_of(step: int) -> dict[str, Tensor]:
-            return {name: value[:, step] for name, value in drawn.items()}
-
-        if held_out is None:
-            return numbers_of
-        batch = labels.shape[2]
-        augments = augmentations(plan, self.ids, epoch, steps * batch, "held_out augment")
-
-        def with_held_out_images(step: int) -> dict[str, Tensor]:
-            of_step = slice(step * batch, (step + 1) * batch)
-            augment = {name: value[:, of_step] for name, value in augments.items()}
-            index = held_out[:, step]
-            x = augmented_images(plan, index, augment)
-            return {"x": x, "y": plan.images.y[index]} | numbers_of(step)
-
-        return with_held_out_images
+    def draws_of_step(
+        self, numbers: dict[str, Tensor], augments: dict[str, Tensor], step: int
+    ) -> dict[str, Tensor]:
+        """One step's part of the numbers that `draw_numbers` gave, with the held-out images that
+        they name, augmented by draws (G, steps, batch, ...).
+        """
+        of_step = {name: value[:, step] for name, value in numbers.items()}
+        if "held_out" not in of_step:
+            return of_step
+        index = of_step.pop("held_out")
+        augment = {name: value[:, step] for name, value in augments.items()}
+        x = augmented_images(self.plan, index, augment)
+        return {"x": x, "y": self.plan.images.y[index]} | of_step
 
     def seed_noise(self, epoch: int, purpose: str = "noise") -> None:
         """Seed the generators of an epoch's noise.
@@ -248,20 +260,23 @@ class Group:
         order, sizes = self.order(epoch)
         augments = augmentations(plan, self.ids, epoch, order.shape[1])
         alternate(plan, self.ids, augments, order, epoch)
-        augments_of_steps = {name: value.split(sizes, 1) for name, value in augments.items()}
         order_on_device = order.to(plan.device)
+        steps = zip(
+            order_on_device.split(sizes, 1),
+            split_draws(augments, sizes),
+            self.draws(epoch, plan.steps, plan.images.y[order_on_device]),
+            strict=True,
+        )
         # The first model's losses serve the plateau schedule, which is never stacked.
         past = [of_models[0] for of_models in history]
-        draws = self.draws(epoch, plan.steps, plan.images.y[order_on_device])
         losses = []
         with random_state_kept(plan.device):
             self.seed_noise(epoch)
-            for step, index in enumerate(order_on_device.split(sizes, 1)):
-                augment = {name: of_steps[step] for name, of_steps in augments_of_steps.items()}
+            for step, (index, augment, draws) in enumerate(steps):
                 x = augmented_images(plan, index, augment)
                 y = plan.images.y[index]
                 lr = learning_rate(recipe, (epoch + step / plan.steps) / recipe.epochs, past)
-                losses.append(self.step(x, y, lr, epoch=epoch, draws=draws(step)))
+                losses.append(self.step(x, y, lr, epoch=epoch, draws=draws))
             if recipe.defense == "early_stopping":
                 self.keep_best(epoch)
         return order, torch.cat(losses, 1).cpu()
@@ -270,25 +285,9 @@ class Group:
         """Early stopping: each model keeps its weights of the epoch with the lowest mean loss on
         the held-out images.
         """
-        models = len(self.ids)
-        total = torch.zeros(models, device=self.plan.device)
-        self.seed_noise(epoch, "held_out")
-        self.module.eval()
-        for numbers in torch.from_numpy(self.plan.held_out).to(self.plan.device).split(256):
-            x = plain_images(self.plan, numbers)
-            y = self.plan.images.y[numbers]
-            with torch.no_grad():
-                losses, _ = self.losses(
-                    x.expand(models, *x.shape),
-                    y.expand(models, -1),
-                    objective=defenses.objectives.plain,
-                    draws={},
-                )
-            total += losses.sum(1)
-        self.module.train()
-        mean = total.cpu() / len(self.plan.held_out)
-        better = mean < self.best
-        self.best = torch.where(better, mean, self.best)
+        loss = self.held_out_loss(epoch)
+        better = loss < self.best
+        self.best = torch.where(better, loss, self.best)
         self.stopped = torch.where(better, epoch + 1, self.stopped)
         for name, tensor in (self.params | self.buffers).items():
             now = tensor.detach()
@@ -299,6 +298,27 @@ class Group:
             else:
                 chosen = chosen[0]
             self.kept[name] = torch.where(chosen, now, self.kept.get(name, now))
+
+    @torch.no_grad()
+    def held_out_loss(self, epoch: int) -> Tensor:
+        """(G,) mean losses on the held-out images after an epoch, without the defense, on the
+        CPU.
+        """
+        total = torch.zeros(len(self.ids), device=self.plan.device)
+        self.seed_noise(epoch, "held_out")
+        self.module.eval()
+        for index in torch.from_numpy(self.plan.held_out).to(self.plan.device).split(256):
+            x = plain_images(self.plan, index)
+            y = self.plan.images.y[index]
+            losses, _ = self.losses(
+                x.expand(len(self.ids), *x.shape),
+                y.expand(len(self.ids), -1),
+                objective=defenses.objectives.plain,
+                draws={},
+            )
+            total += losses.sum(1)
+        self.module.train()
+        return total.cpu() / len(self.plan.held_out)
 
     def state(self) -> dict[str, Tensor]:
         """The state from which a group is resumed, in one flat dictionary: `p.*` parameters, `b.*`
@@ -326,17 +346,20 @@ class Group:
                 self.params[name].data.copy_(value)
             elif kind == "b":
                 buffers[name].copy_(value)
-            elif kind == "k":
-                self.kept[name] = value.to(self.plan.device)
+            elif kind == "o":
+                self.load_optimizer_entry(*name.rsplit(".", 1), value)
             else:
-                name, _, entry = name.rpartition(".")
-                parameter = self.params[name]
-                # Adam's count of steps is one number, all else has the shape of the weight
-                if entry == "step":
-                    value = value.to(parameter.device)
-                else:
-                    value = torch.empty_like(parameter, requires_grad=False).copy_(value)
-                self.optimizer.state[parameter][entry] = value
+                self.kept[name] = value.to(self.plan.device)
+
+    def load_optimizer_entry(self, name: str, entry: str, value: Tensor) -> None:
+        """Put an entry of the optimiser's state, say momentum_buffer, back to its parameter."""
+        parameter = self.params[name]
+        # Adam's count of steps is one number, all else has the shape of the weight
+        if entry == "step":
+            value = value.to(parameter.device)
+        else:
+            value = torch.empty_like(parameter, requires_grad=False).copy_(value)
+        self.optimizer.state[parameter][entry] = value
 
     def weights(self, slot: int) -> dict[str, Tensor]:
         """State dictionary of the model in this place of the group, on the CPU.

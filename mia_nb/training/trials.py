@@ -31,6 +31,7 @@ MAY_CHANGE = (
 )
 # defenses that draw no random numbers and are the same in every epoch
 COMPILABLE = (None, "l1", "l2", "label_smoothing", "early_stopping")
+TRIAL_BATCH = 8  # images in a trial step of a model
 EXACT = 2**-10  # a learning rate that float32 holds exactly
 CLOSE = {"rtol": 1e-10, "atol": 1e-10, "equal_nan": True}
 
@@ -180,17 +181,34 @@ def _try_objective(plan: Plan) -> None:
         group = Group(plan, [0])
         x = plain_images(plan, slice(2))
         y = plan.images.y[:2]
-        draws = {name: value[0] for name, value in group.draws(0, 1, y[None])(0).items()}
+        draws = next(group.draws(0, 1, y[None]))
+        draws_of_model = {name: value[0] for name, value in draws.items()}
         result = model_losses(
-            plan, group.module, group.objective, group.trained, 0, group.params, None, x, y, draws
+            plan,
+            group.module,
+            group.objective,
+            group.trained,
+            0,
+            group.params,
+            None,
+            x,
+            y,
+            draws_of_model,
         )
     parts = result if isinstance(result, tuple) else (result,)
-    shapes = [tuple(getattr(part, "shape", (type(part).__name__,))) for part in parts]
+    shapes = [_shape(part) for part in parts]
     if shapes != [tuple(y.shape), ()]:
         raise ValueError(
             f"the objective of defense {plan.recipe.defense!r} gave {shapes} for two samples;"
             f" wanted a tuple of their losses {tuple(y.shape)} and one number, which is minimised"
         )
+
+
+def _shape(value: object) -> tuple:
+    """The shape of a tensor; of anything else the name of its type, in a tuple."""
+    if isinstance(value, Tensor):
+        return tuple(value.shape)
+    return (type(value).__name__,)
 
 
 def why_not_stacked(plan: Plan) -> str | None:
@@ -242,32 +260,43 @@ def why_not_compiled(plan: Plan) -> str | None:
 
 def _difference(fast: Group, plain: list[Group], kind: str) -> str | None:
     """How a step of a group on eight images differs from that of plain ones, in one line; None if
-    they agree to ten digits. Noise is added to the weights first: behind weights of 0 all gradients
-    are 0.
+    they agree to ten digits.
 
     Parameters:
         fast: the group, in float64.
-        plain: eager groups with the same models.
+        plain: eager groups with the same models in the same order.
         kind: the word for the group's step.
     """
-
-    def losses_of(group: Group, index: Tensor) -> Tensor:
-        group.seed_noise(0)
-        x = plain_images(group.plan, index)
-        return group.step(x, group.plan.images.y[index], EXACT)
-
     for group in (fast, *plain):
-        trained = [group.params[name].detach() for name in group.trained]
-        for slot in range(len(group.ids)):
-            dp_sgd.stir(p[slot] if group.plan.stacked else p for p in trained)
-    index = torch.arange(8 * len(fast.ids)).remainder(len(fast.plan.images.y)).view(-1, 8)
+        _stir(group)
+    numbers = torch.arange(TRIAL_BATCH * len(fast.ids)).remainder(len(fast.plan.images.y))
+    index = numbers.view(-1, TRIAL_BATCH)
     parts = index.split([len(group.ids) for group in plain])
-    expected = torch.cat([losses_of(group, part) for group, part in zip(plain, parts, strict=True)])
-    if not torch.allclose(losses_of(fast, index), expected, **CLOSE):
+    plain_losses = [_trial_step(group, part) for group, part in zip(plain, parts, strict=True)]
+    if not torch.allclose(_trial_step(fast, index), torch.cat(plain_losses), **CLOSE):
         return f"the losses of its {kind} step differ from those of a plain one"
-    weights = [group.weights(slot) for group in plain for slot in range(len(group.ids))]
-    for slot, of_model in enumerate(weights):
+    plain_weights = []
+    for group in plain:
+        plain_weights += [group.weights(slot) for slot in range(len(group.ids))]
+    for slot, expected in enumerate(plain_weights):
         for name, tensor in fast.weights(slot).items():
-            if not torch.allclose(tensor, of_model[name], **CLOSE):
+            if not torch.allclose(tensor, expected[name], **CLOSE):
                 return f"its {kind} step changes {name} differently from a plain one"
     return None
+
+
+def _stir(group: Group) -> None:
+    """Add the same noise to the weights of each model: behind weights of 0 all gradients are 0."""
+    trained = [group.params[name].detach() for name in group.trained]
+    if not group.plan.stacked:
+        dp_sgd.stir(trained)
+        return
+    for slot in range(len(group.ids)):
+        dp_sgd.stir([of_models[slot] for of_models in trained])
+
+
+def _trial_step(group: Group, index: Tensor) -> Tensor:
+    """Take a step on images with these numbers (G, B); its losses (G, B)."""
+    group.seed_noise(0)
+    x = plain_images(group.plan, index)
+    return group.step(x, group.plan.images.y[index], EXACT)
