@@ -57,7 +57,7 @@ def plan_of(images, options, strategy="plain"):
     device = torch.device("cuda")
     _, models = execution.parse_strategy(strategy)
     plan = plans.Plan(recipe, there, member, device)
-    plan = execution.in_this_way(plan, stacked=strategy != "plain", compiled=False)
+    plan = execution.with_strategy(plan, stacked=strategy != "plain", compiled=False)
     return clipped.group_of(plan, list(range(models or 1)))
 
 

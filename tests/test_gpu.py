@@ -197,7 +197,7 @@ def test_a_step_waits_for_nothing(images, strategy):
 
     there = images._replace(x=images.x.cuda(), y=images.y.cuda())
     plan = plans.Plan(RECIPE, there, np.ones((4, 400), bool), torch.device("cuda"))
-    plan = execution.in_this_way(plan, stacked=strategy != "plain", compiled=False)
+    plan = execution.with_strategy(plan, stacked=strategy != "plain", compiled=False)
     group = loop.Group(plan, [0, 1, 2, 3] if plan.stacked else [0])
     x = torch.randn(len(group.ids), 16, 3, 16, 16, dtype=torch.float64, device="cuda")
     y = torch.zeros(len(group.ids), 16, dtype=torch.int64, device="cuda")
@@ -221,7 +221,7 @@ def test_how_often_an_epoch_waits_does_not_depend_on_its_steps(images, strategy)
         member = np.zeros((4, 400), bool)
         member[:, :samples] = True
         plan = plans.Plan(RECIPE, there, member, torch.device("cuda"))
-        plan = execution.in_this_way(plan, stacked=strategy != "plain", compiled=False)
+        plan = execution.with_strategy(plan, stacked=strategy != "plain", compiled=False)
         group = clipped.group_of(plan, list(range(models or 1)))
         group.epoch(0, [])  # makes the optimiser's state
         torch.cuda.set_sync_debug_mode("warn")

@@ -40,7 +40,7 @@ def plan_of(recipe, images, strategy="plain", compiled=False):
         torch.device("cpu"),
     )
     kind, _ = execution.parse_strategy(strategy)
-    return execution.in_this_way(plan, kind == "stacked", compiled)
+    return execution.with_strategy(plan, kind == "stacked", compiled)
 
 
 def train(recipe, images, root, **options):
@@ -385,4 +385,7 @@ def test_every_entry_of_an_optimiser_keeps_its_type_when_a_group_is_resumed(
 
 def test_a_device_with_a_number_gets_one_process(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert execution.processes(MLP, "cuda:1", 4) == 1 and execution.processes(MLP, "cpu", 3) == 3
+    assert (
+        execution.units_at_a_time(MLP, "cuda:1", 4) == 1
+        and execution.units_at_a_time(MLP, "cpu", 3) == 3
+    )

@@ -5,7 +5,6 @@ processes. It is chosen once, recorded, and read back when the training is resum
 from __future__ import annotations
 
 import math
-import re
 import sys
 from collections.abc import Callable
 
@@ -34,25 +33,28 @@ SMALL = 1_000_000  # weights below which stacking is faster on a GPU
 WORTH_A_PROCESS = 20.0
 
 
-def processes(recipe: Recipe, device: str | None, workers: int | None) -> int:
-    """Number of processes that train at a time.
+def units_at_a_time(recipe: Recipe, device: str | None, workers: int | None) -> int:
+    """Number of units (models, or stacked groups) that processes of this machine train at a time.
 
-    It is one if others could not import the builder, or if a device was named by its number. Else
-    it is the number that was asked for, by default one per core or GPU, at most one per model.
+    It is one if other processes could not import the builder, or if a device was named by its
+    number. Else it is the number that was asked for, by default one per core or GPU, at most one
+    per model.
     """
     chosen = device_of(device)
-    script = models.architecture(recipe.model, recipe.model_args).startswith("__main__:")
-    if script or (device and chosen.index is not None):
+    in_script = models.architecture(recipe.model, recipe.model_args).startswith("__main__:")
+    numbered = bool(device) and chosen.index is not None
+    if in_script or numbered:
         return 1
-    most = cores() if chosen.type == "cpu" else torch.cuda.device_count()
-    return max(1, min(workers or most, recipe.num_models))
+    if workers is None:
+        workers = cores() if chosen.type == "cpu" else torch.cuda.device_count()
+    return min(workers, recipe.num_models)
 
 
 def processes_worth_starting(plan: Plan, device: str | None, workers: int | None) -> int:
-    """`processes`, or one for a training on the CPU that takes only seconds and for which no number
-    was asked for.
+    """Number of processes for a training: as many as units at a time, but one if it takes only
+    seconds on the CPU and no number was asked for.
     """
-    count = processes(plan.recipe, device, workers)
+    count = units_at_a_time(plan.recipe, device, workers)
     if workers is not None or count == 1 or device_of(device).type != "cpu":
         return count
     return 1 if seconds_alone(plan) < WORTH_A_PROCESS else count
@@ -110,15 +112,14 @@ def read_or_choose(
     recorded = read_execution(folder)
     begun_on = torch.device(recorded["device"]).type
     wanted_device = device_of(device, here=False).type if device else begun_on
-    for name, begun, value in (
-        ("device", begun_on, wanted_device),
-        ("torch", recorded.get("torch"), TORCH),
-    ):
-        if begun != value:
+    begun_with = {"device": begun_on, "torch": recorded.get("torch")}
+    now = {"device": wanted_device, "torch": TORCH}
+    for name, begun in begun_with.items():
+        if begun != now[name]:
             raise ValueError(
-                f"{folder.path.name} was begun with {name} {begun}, not {value}: continuing would"
-                " mix two kinds of arithmetic; finish it as it was begun, or train it anew with"
-                " force=True"
+                f"{folder.path.name} was begun with {name} {begun}, not {now[name]}: continuing"
+                " would mix two kinds of arithmetic; finish it as it was begun, or train it anew"
+                " with force=True"
             )
     if here and begun_on == "cuda" and not torch.cuda.is_available():
         raise ValueError(
@@ -152,7 +153,7 @@ def chosen_record(
         stacked = reason is None
         if kind == "stacked" and not stacked:
             print(f"training one model at a time, not stacked: {reason}", file=sys.stderr)
-    plan = in_this_way(plan, stacked, compiled)
+    plan = with_strategy(plan, stacked, compiled)
     if compiled:
         reason = why_not_compiled(plan)
         if reason is not None:
@@ -163,30 +164,38 @@ def chosen_record(
         # even if cores are free: the bits of a model depend on the number of threads, and on a busy
         # machine two threads took three to seven times as long as one
         threads = 1
-    num_models = len(plan.member)
-    # without a number each unit that is trained at a time has a group
-    group = min(group or min(STACK, math.ceil(num_models / units)), num_models)
     return {
         "device": str(chosen),
         "stacked": stacked,
-        "group": group if stacked else 1,
+        "group": _group_size(group, len(plan.member), units) if stacked else 1,
         "compiled": plan.compiled,
         "threads": threads,
         "channels_last": plan.channels_last,
     }
 
 
+def _group_size(wanted: int | None, num_models: int, units: int) -> int:
+    """Number of models that are stacked: the wanted one or, without one, so many that each unit
+    that is trained at a time has a group.
+    """
+    if wanted is None:
+        wanted = min(STACK, math.ceil(num_models / units))
+    return min(wanted, num_models)
+
+
 def parse_strategy(strategy: str) -> tuple[str, int | None]:
     """("auto", "plain" or "stacked", the number of models trained together or None); ValueError for
     anything else.
     """
-    match = re.fullmatch(r"(auto|plain|stacked)(?:(?<=stacked):([1-9]\d*))?", strategy)
-    if match is None:
-        raise ValueError(
-            f"strategy={strategy!r}: wanted auto, plain, stacked or stacked:NUMBER; compiled=True"
-            " compiles the steps of any"
-        )
-    return match[1], int(match[2]) if match[2] else None
+    kind, colon, number = strategy.partition(":")
+    if not colon and kind in ("auto", "plain", "stacked"):
+        return kind, None
+    if kind == "stacked" and number.isdecimal() and int(number) > 0:
+        return kind, int(number)
+    raise ValueError(
+        f"strategy={strategy!r}: wanted auto, plain, stacked or stacked:NUMBER; compiled=True"
+        " compiles the steps of any"
+    )
 
 
 def in_words(how: dict) -> str:
@@ -195,8 +204,10 @@ def in_words(how: dict) -> str:
     return f"{text}, compiled" if how["compiled"] else text
 
 
-def in_this_way(plan: Plan, stacked: bool, compiled: bool) -> Plan:
-    """The plan, trained stacked or compiled; convolutions of other networks are channels last."""
+def with_strategy(plan: Plan, stacked: bool, compiled: bool) -> Plan:
+    """The plan, trained stacked or not, compiled or not. Convolutional networks are channels last
+    where that is possible: neither stacked nor under DP-SGD.
+    """
     network = build(plan.recipe, plan.images, 0)
     convolutional = any(parameter.ndim == 4 for parameter in network.parameters())
     clipped = plan.recipe.defense == "dp_sgd"

@@ -15,9 +15,9 @@ from mia_nb.training.backends import check_backend, started
 from mia_nb.training.execution import (
     chosen_record,
     parse_strategy,
-    processes,
     processes_worth_starting,
     read_or_choose,
+    units_at_a_time,
 )
 from mia_nb.training.machine import device_of
 from mia_nb.training.making import finish, is_begun, is_complete, rows_to_make, write_inputs
@@ -107,9 +107,6 @@ def train_pool(
         check(plan, int(pool.population.sum()), None if parent is None else parent.recipe)
     begun = time.perf_counter()
     here = backend == "loky"
-    # The size of a stacked group depends on the number of units at a time. It is that of the cores
-    # even if a short training uses this process alone, or it would depend on a measured time.
-    at_a_time = processes(recipe, device, workers) if here else workers
     to_start = processes_worth_starting(plan, device, workers) if here else workers
     with started(backend, to_start, pool.record["builder"], device) as count:
         if force and not here:
@@ -117,11 +114,22 @@ def train_pool(
             check_workers(pool, device, count)
         rows = rows_to_make(pool, images, force)  # with force it removes models: checks come before
         if rows:
-            units = at_a_time if here else count
+            # The size of a stacked group depends on the number of units at a time. On this machine
+            # that is the number of cores even if a short training uses this process alone, or the
+            # size would depend on a measured time.
+            units = units_at_a_time(recipe, device, workers) if here else count
             choose = partial(chosen_record, plan, device, strategy, compiled, units)
             how = read_or_choose(pool.folder, device, choose, here=here)
-            options = {"checkpoint": checkpoint, "progress": progress}
-            train_rows(pool, plan, rows, how, backend=backend, count=count, **options)
+            train_rows(
+                pool,
+                plan,
+                rows,
+                how,
+                backend=backend,
+                count=count,
+                checkpoint=checkpoint,
+                progress=progress,
+            )
     return finish(pool, f"trained in {time.perf_counter() - begun:.1f} s", progress)
 
 
@@ -176,11 +184,22 @@ def open_parent(recipe: Recipe, images: Images, root: PathLike) -> Pool | None:
 
 
 def check_parent(parent: Pool, images: Images, defense: str | None = None) -> None:
-    """ValueError if a pool was trained on other images, lacks models, or has networks that only its
-    own defense builds.
+    """ValueError if nothing can be derived from a pool: it was trained on other images, lacks
+    models, or was trained under a defense that changes its networks.
+
+    Parameters:
+        parent: the pool.
+        images: those of the derived pool.
+        defense: of the derived pool, which may be the parent's own.
     """
     name = parent.folder.path.name
-    check_network(parent.recipe, defense, f"pool {name}")
+    trained_under = parent.recipe.defense
+    other = trained_under not in (None, defense)
+    if other and defenses.find(trained_under).module is not None:
+        raise ValueError(
+            f"pool {name} is trained under {trained_under}, which changes the network: train one"
+            " without it, and derive from that"
+        )
     if not parent.is_about(images):
         raise ValueError(
             f"pool {name} was trained on other images than these ({images.name}): who is a member"
@@ -189,18 +208,3 @@ def check_parent(parent: Pool, images: Images, defense: str | None = None) -> No
     for m, status in enumerate(parent.status):
         if status != "trained":
             raise ValueError(f"model {m} of pool {name} is {status}: nothing can start from it")
-
-
-def check_network(given: Recipe, defense: str | None, what: str) -> None:
-    """ValueError if the defense of the `given` recipe changes its networks, and the next recipe has
-    another defense.
-    """
-    if (
-        given.defense is not None
-        and given.defense != defense
-        and defenses.find(given.defense).module is not None
-    ):
-        raise ValueError(
-            f"{what} is trained under {given.defense}, which changes the network: train one without"
-            " it, and derive from that"
-        )
