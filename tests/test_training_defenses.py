@@ -51,6 +51,25 @@ def test_a_defense_that_gives_something_else_than_losses_and_a_number_is_refused
         train(MLP.replace(defense="mine"), images, tmp_path, strategy=strategy)
 
 
+def test_a_defense_may_draw_held_out_images_and_has_their_number_as_an_option(
+    images, tmp_path, monkeypatch
+):
+    def first_ones(seed, held_out, held_out_labels, y, /, **options):
+        assert len(held_out) == len(held_out_labels) == options["held_out"]
+        return {"held_out": torch.from_numpy(np.broadcast_to(held_out[0], y.shape).copy())}
+
+    def on_both(step):
+        losses = step.criterion(step.forward(step.x), step.y)
+        return losses, losses.mean() + step.criterion(
+            step.forward(step.draws["x"]), step.draws["y"]
+        ).mean()
+
+    mine = defenses.Defense({"held_out": 0}, on_both, draws=first_ones, held_out=True)
+    monkeypatch.setitem(defenses.DEFENSES, "mine", mine)
+    recipe = MLP.replace(population=20, defense="mine", defense_args={"held_out": 5})
+    assert train(recipe, images, tmp_path).held_out.sum() == 5
+
+
 def test_a_defense_may_draw_numbers_of_its_own_alone_and_stacked_models_get_them_as_plain_ones_do(
     images, tmp_path, monkeypatch
 ):

@@ -26,8 +26,8 @@ class Defense(NamedTuple):
         defaults: its options with their usual values.
         objective: (step, **options) -> losses (B,) and what is minimised; `objectives.Step`.
         module: (module, **options) -> the network that is trained; None leaves it unchanged.
-        draws: (seed, held-out numbers, their labels, labels of the batches, **options) -> an
-            epoch's random numbers for the objective; None if it needs none.
+        draws: (seed, numbers of the held-out images, their labels, labels of the batches, /,
+            **options) -> an epoch's random numbers for the objective; None if it needs none.
         held_out: whether it uses held-out images, which are neither trained on nor audited. The
             option of that name is their number.
         logits: whether it needs networks with a single output (B, K).
@@ -78,7 +78,7 @@ DEFENSES = {
     # training on stored noisy states and randomised labels; only training.train_private uses it
     "stored": Defense({"keep": 0.9, "slots": 0, "releases": 1}),
 }
-BELOW = {"smoothing": 1, "average": 1}  # options that must be below a number
+BELOW = {"smoothing": 1, "average": 1}  # options that must be below this number
 POSITIVE = ("bandwidth", "multiplicity", "max_grad_norm")  # options that must not be 0
 
 
@@ -122,26 +122,39 @@ def arguments(name: str | None, given: dict) -> dict:
         return {}
     defaults = find(name).defaults
     _check_known(f"defense {name}", given, defaults)
-    numbers = {**defaults, **given}
-    for option, value in numbers.items():
-        is_whole = isinstance(defaults[option], int)
-        end = BELOW.get(option, math.inf)
-        kinds = int if is_whole else (int, float)
-        fits = isinstance(value, kinds) and not isinstance(value, bool) and 0 <= value < end
-        if not fits or (option in POSITIVE and value == 0):
-            wanted = "a whole number" if is_whole else "a number"
-            wanted += " above 0" if option in POSITIVE else " of at least 0"
-            if end < math.inf:
-                wanted += f" and below {end}"
-            raise ValueError(f"defense {name}: {option}={value!r}; wanted {wanted}")
-        numbers[option] = type(defaults[option])(value)  # 1 and 1.0 are the same recipe
-    return numbers
+    options = {}
+    for option, default in defaults.items():
+        value = given.get(option, default)
+        _check_number(name, option, value, default)
+        options[option] = type(default)(value)  # 1 and 1.0 are the same recipe
+    return options
+
+
+def _check_number(defense: str, option: str, value: object, default: float) -> None:
+    """ValueError for a value that is no number, is not whole where the default is, or is out of the
+    option's range.
+    """
+    whole = isinstance(default, int)
+    end = BELOW.get(option, math.inf)
+    kinds = int if whole else (int, float)
+    if isinstance(value, kinds) and not isinstance(value, bool):
+        if 0 < value < end:
+            return
+        if value == 0 and option not in POSITIVE:
+            return
+    wanted = "a whole number" if whole else "a number"
+    wanted += " above 0" if option in POSITIVE else " of at least 0"
+    if option in BELOW:
+        wanted += f" and below {end}"
+    raise ValueError(f"defense {defense}: {option}={value!r}; wanted {wanted}")
 
 
 def adapt(module: nn.Module, name: str | None, args: dict) -> nn.Module:
     """The network as this defense changes it for training; most leave it unchanged."""
-    change = find(name).module if name else None
-    return change(module, **args) if change else module
+    if name is None:
+        return module
+    change = find(name).module
+    return module if change is None else change(module, **args)
 
 
 def output_arguments(name: str | None, given: dict | None, classes: int | None = None) -> dict:
@@ -168,12 +181,15 @@ def output_arguments(name: str | None, given: dict | None, classes: int | None =
             reason = "changes the training: give it to Recipe(defense=...)"
         raise ValueError(f"output={name!r} {reason}; output defenses are {', '.join(OUTPUTS)}")
     defaults = OUTPUTS[name].defaults
-    _check_known(f"output {name}", given or {}, defaults)
+    given = given or {}
+    _check_known(f"output {name}", given, defaults)
     if name == "memguard" and classes == 2:
         defaults = {"confidence": 0.75}  # the usual 0.5 would not show the label
-    options = {**defaults, **(given or {})}
+    options = defaults | given
     if classes is not None:
-        change_output(name, np.zeros((1, classes)), np.zeros((1, classes)), **options)
+        # a defense refuses by itself what it cannot use
+        logits = np.zeros((1, classes))
+        change_output(name, logits, random=logits, **options)
     return options
 
 

@@ -143,9 +143,9 @@ class Clipped:
         get noise like all others.
         """
         for p in self.weights:
-            p.grad_sample = (
-                p.new_zeros(size, *p.shape) if p.grad_sample is None else p.grad_sample.to(p.dtype)
-            )
+            if p.grad_sample is None:
+                p.grad_sample = p.new_zeros(size, *p.shape)
+            p.grad_sample = p.grad_sample.to(p.dtype)
             if self.multiplicity > 1:
                 p.grad_sample = p.grad_sample.unflatten(0, (-1, self.multiplicity)).mean(1)
         self.optimizer.signal_skip_step(not last)
@@ -157,33 +157,32 @@ def mismatch(hooked: nn.Module, losses_of: Callable[[nn.Module], Tensor]) -> str
     """Name of a weight whose per-sample gradients by hooks differ from the gradients of single
     losses by autograd; None if there is none.
 
-    losses_of(module) -> losses (B,) of a fixed batch with fixed noise. Hooks compute gradients from
-    the inputs and outputs of layers. If a network mixes the samples of a batch, or uses a weight
-    outside its layer, they are wrong, and clipping them bounds nothing. Noise is added to the
-    weights first: behind weights of 0 all gradients are 0.
+    Hooks compute gradients from the inputs and outputs of layers. If a network mixes the samples of
+    a batch, or uses a weight outside its layer, they are wrong, and clipping them bounds nothing.
+    Noise is added to the weights first: behind weights of 0 all gradients are 0.
 
     Parameters:
         hooked: a module of Opacus around the network.
-        losses_of: see above.
+        losses_of: (module) -> losses (B,) of a fixed batch with fixed noise.
     """
     weights = {name: p for name, p in hooked._module.named_parameters() if p.requires_grad}
     stir(weights.values())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         hooked.disable_hooks()
-        alone = [
-            torch.autograd.grad(loss, list(weights.values()), retain_graph=True, allow_unused=True)
+        of_losses = [
+            torch.autograd.grad(loss, weights.values(), retain_graph=True, materialize_grads=True)
             for loss in losses_of(hooked)
         ]
         hooked.enable_hooks()
         losses_of(hooked).sum().backward()
-    for (name, p), gradients in zip(weights.items(), zip(*alone, strict=True), strict=True):
-        expected = torch.stack([torch.zeros_like(p) if g is None else g for g in gradients])
-        gradient = torch.zeros_like(expected) if p.grad_sample is None else p.grad_sample
-        if gradient.shape != expected.shape:
+    for number, (name, p) in enumerate(weights.items()):
+        expected = torch.stack([gradients[number] for gradients in of_losses])
+        by_hooks = torch.zeros_like(expected) if p.grad_sample is None else p.grad_sample
+        if by_hooks.shape != expected.shape:
             return name
         scale = float(expected.abs().max())
-        if float((gradient - expected).abs().max()) > 1e-6 * scale + 1e-12:
+        if float((by_hooks - expected).abs().max()) > 1e-6 * scale + 1e-12:
             return name
     return None
 

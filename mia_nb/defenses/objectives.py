@@ -120,14 +120,21 @@ def mmd_mixup(step: Step, *, weight: float, bandwidth: float) -> tuple[Tensor, T
 
 
 def mixup_draws(
-    seed: int, numbers: np.ndarray, known: np.ndarray, y: np.ndarray, *, alpha: float, **_: object
+    seed: int,
+    held_out: np.ndarray,
+    held_out_labels: np.ndarray,
+    y: np.ndarray,
+    /,
+    *,
+    alpha: float,
+    **_: object,
 ) -> dict[str, Tensor]:
     """An epoch's random numbers for `mmd_mixup`.
 
     Parameters:
         seed: of the random numbers.
-        numbers: (H,) the held-out images, by number.
-        known: (H,) their labels.
+        held_out: (H,) numbers of the held-out images.
+        held_out_labels: (H,) their labels.
         y: (steps, batch) labels of the training batches.
         alpha: of the Beta distribution of lam; 0 for lam = 1, without mixup.
 
@@ -142,37 +149,38 @@ def mixup_draws(
     if alpha:
         lam = rng.beta(alpha, alpha, steps).astype(np.float32)
     other = rng.permuted(np.tile(np.arange(batch), (steps, 1)), axis=1)
-    # in order of labels, the held-out images of a class are those from `first` to `end`
-    order = np.argsort(known, kind="stable")
-    first = np.searchsorted(known[order], y, "left")
-    end = np.searchsorted(known[order], y, "right")
-    has_class = first < end
-    first = np.where(has_class, first, 0)
-    count = np.where(has_class, end - first, len(numbers))
-    chosen = first + (rng.random(y.shape) * count).astype(int)
+    # in order of labels, the held-out images of a training image's class lie from `first` to `end`
+    order = np.argsort(held_out_labels, kind="stable")
+    sorted_labels = held_out_labels[order]
+    first = np.searchsorted(sorted_labels, y, "left")
+    end = np.searchsorted(sorted_labels, y, "right")
+    missing = first == end
+    first[missing] = 0
+    end[missing] = len(held_out)
+    place = first + (rng.random(y.shape) * (end - first)).astype(int)
     return {
         "lam": torch.from_numpy(lam),
         "other": torch.from_numpy(other),
-        "held_out": torch.from_numpy(numbers[order[chosen]]),
+        "held_out": torch.from_numpy(held_out[order[place]]),
     }
 
 
-def class_mmd(p: Tensor, y: Tensor, q: Tensor, other: Tensor, bandwidth: float) -> Tensor:
+def class_mmd(p: Tensor, p_labels: Tensor, q: Tensor, q_labels: Tensor, bandwidth: float) -> Tensor:
     """Mean of MMD^2 between the rows of p (A, K) and of q (B, K) of a class, over the classes that
     both have; 0 if there is none.
     """
     classes = torch.arange(p.shape[1], device=p.device)[:, None]
-    weights_p = (classes == y).to(p.dtype)  # (K, A)
-    weights_q = (classes == other).to(p.dtype)  # (K, B)
+    weights_p = (classes == p_labels).to(p.dtype)  # (K, A)
+    weights_q = (classes == q_labels).to(p.dtype)  # (K, B)
     both = ((weights_p.sum(1) > 0) & (weights_q.sum(1) > 0)).to(p.dtype)
     weights_p = weights_p / weights_p.sum(1, keepdim=True).clamp(min=1)
     weights_q = weights_q / weights_q.sum(1, keepdim=True).clamp(min=1)
 
-    def mean_kernel(a: Tensor, wa: Tensor, b: Tensor, wb: Tensor) -> Tensor:
+    def mean_kernel(a: Tensor, weights_a: Tensor, b: Tensor, weights_b: Tensor) -> Tensor:
         """(K,) mean of the kernel over the pairs of rows of a and b in each class."""
         squared = a.square().sum(1)[:, None] + b.square().sum(1) - 2 * a @ b.T
         kernel = torch.exp(-squared / (2 * bandwidth**2))
-        return ((wa @ kernel) * wb).sum(1)
+        return ((weights_a @ kernel) * weights_b).sum(1)
 
     gaps = (
         mean_kernel(p, weights_p, p, weights_p)

@@ -1,12 +1,9 @@
 """Training by DP-SGD: a group of one model with Poisson batches and clipped, noised steps."""
 
-from functools import partial
-
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from mia_nb import defenses
 from mia_nb.defenses.dp_sgd import Clipped
 from mia_nb.training.compiled import CompiledGroup
 from mia_nb.training.loop import Group, logits_of
@@ -41,8 +38,12 @@ class ClippedGroup(Group):
         rate = self.plan.recipe.batch / expected_members(self.plan.recipe, self.plan.member)
         drawn = torch.rand(self.plan.steps, len(members), generator=coins) < rate
         numbers = members.expand(drawn.shape)[drawn].repeat_interleave(self.multiplicity)
-        self.steps_taken = epoch * self.plan.steps
         return numbers[None], (self.multiplicity * drawn.sum(1)).tolist()
+
+    def epoch(self, epoch: int, history: list[list[float]]) -> tuple[Tensor, Tensor]:
+        """Train one epoch, as in any group."""
+        self.steps_taken = epoch * self.plan.steps
+        return super().epoch(epoch, history)
 
     def seed_noise(self, epoch: int, purpose: str = "noise") -> None:
         """Seed an epoch's noise, including that of the steps."""
@@ -59,11 +60,7 @@ class ClippedGroup(Group):
         """
 
         def losses_of(hooked: nn.Module, rows: slice) -> Tensor:
-            forward = partial(logits_of, self.plan, hooked)
-            step = defenses.objectives.Step(
-                forward, self.criterion, x[0, rows], y[0, rows], epoch, {}, {}
-            )
-            return defenses.objectives.plain(step)[0]
+            return self.criterion(logits_of(self.plan, hooked, x[0, rows]), y[0, rows])
 
         self.optimizer.param_groups[0]["lr"] = lr
         losses = self.clipped.step(x[0], losses_of, self.noise)
