@@ -255,10 +255,12 @@ def audited(pool: training.pool.Pool, canary: torch.Tensor) -> tuple[str, float]
     largest log-likelihood ratio of a slot, against an empty one, noise taken as Gaussian.
     """
     network = pool.model(0)
+    images = pool.images()
     with torch.no_grad():
-        embedded = network.embed(private_sde._shown(canary, pool.images()))
+        x = data.normalise(canary, images.mean, images.std, torch.float32)
+        embedded = network.embed(x)
         filled, empty = network.flow(torch.cat([embedded, 0 * embedded])).flatten(1).numpy()
-    classes = len(pool.images().classes)
+    classes = len(images.classes)
     keep = pool.recipe.defense_args["keep"]
     scores = []
     for m in range(len(pool.member)):
@@ -352,7 +354,7 @@ def sweep(recipe: Recipe, public: Images, root: Path) -> None:
     for share in SHARES:
         cells = []
         for epsilon in EPSILONS:
-            keep = private_sde._keep(share * epsilon, classes)
+            keep = private_sde._keep_probability(share * epsilon, classes)
             goal = {"epsilon": epsilon, "delta": DELTA, "relation": "add/remove"}
             mu = accounting.stored_mu(**goal, keep=keep, classes=classes)
             right = []

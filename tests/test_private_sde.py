@@ -368,6 +368,7 @@ def test_each_release_is_counted(world, root):
     [
         ({"recipe": RECIPE.replace(model="tinycnn", model_args={})}, 'wanted model="bottleneck"'),
         ({"epsilon": 8, "noise": 1.0}, "one follows"),
+        ({"epsilon": 60}, "labels=0.65 of epsilon=60 leaves nothing for the states"),
         ({"relation": "swap"}, "relation='swap'"),
         ({"recipe": RECIPE.replace(split="given"), "member": np.eye(2, 896) > 0}, "wants slots"),
     ],

@@ -123,39 +123,38 @@ def train_private(
     attacker may know everything else that determines the noise. A pool's folder holds the records.
     The statement is about one model; every further model that is shown spends the same again.
     """
+    _check_inputs(recipe, images, public)
     one_of("relation", relation, accounting.RELATIONS)
-    data.check_images(images)
-    data.check_images(public)
-    if recipe.model != "bottleneck" or recipe.parent is not None:
-        raise ValueError(
-            f'model={recipe.model!r}, parent={recipe.parent!r}: wanted model="bottleneck", trained'
-            " from nothing"
+    classes = len(images.classes)
+    if epsilon is None:
+        keep = recipe.defense_args.get("keep", 0.9)
+        mu = None
+    elif noise is not None:
+        raise ValueError(f"epsilon={epsilon} and noise={noise}: one follows, name one")
+    else:
+        keep = _keep_probability(epsilon * labels, classes)
+        mu = accounting.stored_mu(
+            epsilon=epsilon, delta=delta, relation=relation, keep=keep, classes=classes
         )
-    if images.x.shape[1:] != public.x.shape[1:]:
-        raise ValueError(
-            f"private images have shape {tuple(images.x.shape[1:])}, public ones"
-            f" {tuple(public.x.shape[1:])}: wanted the same"
-        )
-    backbone = _backbone(recipe, public, root, progress=progress, **options)
+        if mu == 0:
+            raise ValueError(
+                f"labels={labels} of epsilon={epsilon} leaves nothing for the states: give labels a"
+                " smaller share"
+            )
     members, population = membership(recipe, images, member)
     if slots is None:
         slots = _slots(recipe, images)
     most = int(members.sum(1).max())
     if most > slots:
         raise ValueError(f"slots={slots} for {most} members: wanted a public bound of their number")
-    keep = recipe.defense_args.get("keep", 0.9)
-    if epsilon is not None:
-        if noise is not None:
-            raise ValueError(f"epsilon={epsilon} and noise={noise}: one follows, name one")
-        classes = len(images.classes)
-        keep = _keep(epsilon * labels, classes)
-        mu = accounting.stored_mu(
-            epsilon=epsilon, delta=delta, relation=relation, keep=keep, classes=classes
-        )
+    backbone = _backbone(recipe, public, root, progress=progress, **options)
+    if mu is not None:
         noise = _noise(backbone.model(0), mu, relation, releases)
-    args = recipe.model_args if noise is None else {**recipe.model_args, "k": noise}
+    model_args = dict(recipe.model_args)
+    if noise is not None:
+        model_args["k"] = noise
     stored = {"keep": keep, "slots": slots, "releases": releases}
-    recipe = complete(recipe.replace(model_args=args, defense="stored", defense_args=stored))
+    recipe = complete(recipe.replace(model_args=model_args, defense="stored", defense_args=stored))
     pool = place(
         recipe,
         images,
@@ -168,8 +167,8 @@ def train_private(
     )
     done = "cached"
     if force or not is_complete(pool):
-        state = backbone.state(0)
         begun = time.perf_counter()
+        state = backbone.state(0)  # read before models are removed: its file may be damaged
         _make_heads(pool, rows_to_make(pool, images, force), state, images, progress)
         done = f"trained in {time.perf_counter() - begun:.1f} s"
     finish(pool, done, progress)
@@ -178,14 +177,32 @@ def train_private(
     return pool
 
 
+def _check_inputs(recipe: Recipe, images: Images, public: Images) -> None:
+    """ValueError for another model, a parent, and private images that are not shaped as the public
+    ones.
+    """
+    data.check_images(images)
+    data.check_images(public)
+    if recipe.model != "bottleneck" or recipe.parent is not None:
+        raise ValueError(
+            f'model={recipe.model!r}, parent={recipe.parent!r}: wanted model="bottleneck", trained'
+            " from nothing"
+        )
+    if images.x.shape[1:] != public.x.shape[1:]:
+        raise ValueError(
+            f"private images have shape {tuple(images.x.shape[1:])}, public ones"
+            f" {tuple(public.x.shape[1:])}: wanted the same"
+        )
+
+
 def _backbone(recipe: Recipe, public: Images, root: PathLike, **options: Any) -> Pool:
     """The pool of one network that is trained on public images."""
     member = np.ones((1, len(public.y)), bool)
     member[:, ::HELD_OUT] = False
-    alone = {"num_models": 1, "split": "given", "population": 0, "snapshots": []}
+    recipe = recipe.replace(num_models=1, split="given", population=0, snapshots=[])
     if recipe.defense == "stored":
-        alone |= {"defense": None, "defense_args": {}}
-    return train_pool(recipe.replace(**alone), public, member=member, root=root, **options)
+        recipe = recipe.replace(defense=None, defense_args={})
+    return train_pool(recipe, public, member=member, root=root, **options)
 
 
 def _slots(recipe: Recipe, images: Images) -> int:
@@ -198,12 +215,14 @@ def _slots(recipe: Recipe, images: Images) -> int:
             " counted from them"
         )
     half = (len(images.y) - recipe.population) / 2
-    coins = recipe.split == "bernoulli"
-    room = SPREAD * math.sqrt(half / 2) if coins else len(images.classes)
+    room = len(images.classes)
+    if recipe.split == "bernoulli":
+        standard_deviation = math.sqrt(half / 2)  # of the number of members
+        room = SPREAD * standard_deviation
     return min(math.ceil(half + room), len(images.y))
 
 
-def _keep(epsilon: float, classes: int) -> float:
+def _keep_probability(epsilon: float, classes: int) -> float:
     """The probability of a true label for which randomised response has this epsilon."""
     return 1 / (1 + (classes - 1) * math.exp(-epsilon))
 
@@ -212,10 +231,10 @@ def _noise(network: Bottleneck, mu: float, relation: str, releases: int) -> floa
     """The k for which all releases of a state have a Gaussian trade-off of this mu; the network's
     own k if its states are not bounded.
     """
-    of_unit = states_mu(network, relation, releases, k=1.0)
-    if not math.isfinite(of_unit):
+    mu_at_1 = states_mu(network, relation, releases, k=1.0)
+    if not math.isfinite(mu_at_1):
         return network.flow.k
-    return of_unit / mu * (1 + 1e-9)
+    return mu_at_1 / mu * (1 + 1e-9)  # mu is proportional to 1 / k
 
 
 def _make_heads(
@@ -225,6 +244,7 @@ def _make_heads(
     with these weights.
     """
     with threads(1):
+        # the network before the head is the same for all rows
         embedded = _embedded(_frozen(pool, images, 0, state), images)
         make = partial(_make_head, pool, images, state, embedded)
         make_each(pool, rows, make, "heads", progress)
@@ -233,24 +253,19 @@ def _make_heads(
 def _frozen(pool: Pool, images: Images, model: int, state: dict[str, Tensor]) -> Bottleneck:
     """A row's network with the backbone's weights before the head, in evaluation mode."""
     network = build(pool.recipe, images, model)
-    head = {
-        name: tensor for name, tensor in network.state_dict().items() if name.startswith("head.")
-    }
-    network.load_state_dict(state | head)
+    head = network.head.state_dict()
+    fresh = {f"head.{name}": tensor for name, tensor in head.items()}
+    network.load_state_dict(state | fresh)
     return network.eval()
 
 
 @torch.no_grad()
 def _embedded(network: Bottleneck, images: Images) -> Tensor:
-    """States (N, channels, 1, 1) of all images before clipping and noise: every row has other
-    members.
-    """
-    parts = images.x.split(BATCH)
-    return torch.cat([network.embed(_shown(x, images)) for x in parts])
-
-
-def _shown(x: Tensor, images: Images) -> Tensor:
-    return data.normalise(x, images.mean, images.std, torch.float32)
+    """States (N, channels, 1, 1) of all images, before clipping and noise."""
+    states = []
+    for x in images.x.split(BATCH):
+        states.append(network.embed(data.normalise(x, images.mean, images.std, torch.float32)))
+    return torch.cat(states)
 
 
 def _make_head(
@@ -261,9 +276,9 @@ def _make_head(
     network = _frozen(pool, images, model, state)
     name = stored_name(model)
     if not folder.intact(name):
-        folder.write_arrays(name, _drawn(pool, images, model, network, embedded))
-    kept = folder.read_arrays(name)
-    weight, bias = fitted_head(kept["states"], kept["labels"], len(images.classes))
+        folder.write_arrays(name, _states_and_labels(pool, images, model, network, embedded))
+    stored = folder.read_arrays(name)
+    weight, bias = fitted_head(stored["states"], stored["labels"], len(images.classes))
     network.head.weight.data.copy_(weight)
     network.head.bias.data.copy_(bias)
     # no losses of single members are kept: they would reveal more than the stored states
@@ -273,27 +288,27 @@ def _make_head(
 
 
 @torch.no_grad()
-def _drawn(
+def _states_and_labels(
     pool: Pool, images: Images, model: int, network: Bottleneck, embedded: Tensor
 ) -> dict[str, np.ndarray]:
-    """{"states": (releases, slots, channels) float32, "labels": (slots,)} of a row, in random
-    order.
+    """Draw {"states": (releases, slots, channels) float32, "labels": (slots,)} of a row, the slots
+    in random order.
     """
     args = pool.recipe.defense_args
+    classes = len(images.classes)
     members = torch.from_numpy(np.flatnonzero(pool.member[model]))
     empty = args["slots"] - len(members)
-    h = torch.cat([embedded[members], torch.zeros(empty, *embedded.shape[1:])])
     settings = pool.recipe.to_json()
     del settings["num_models"]
     # every public network needs noise of its own, too: else their epsilons would not add up
     settings["backbone"] = pool.record["backbone_weights"]
     training = training_key(settings, images, pool.member, model)
+    h = torch.cat([embedded[members], torch.zeros(empty, *embedded.shape[1:])])
     noise = torch.Generator().manual_seed(mix(training, "states"))
     neural_de.set_noise(network, True)
     states = torch.stack([network.flow(h, noise).flatten(1) for _ in range(args["releases"])])
     neural_de.set_noise(network, None)
     coins = np.random.default_rng(mix(training, "labels"))
-    classes = len(images.classes)
     labels = randomised(images.y[members].numpy(), classes, args["keep"], coins)
     labels = np.concatenate([labels, coins.integers(classes, size=empty)])
     order = coins.permutation(args["slots"])
@@ -316,11 +331,11 @@ def fitted_head(states: np.ndarray, labels: np.ndarray, classes: int) -> tuple[T
         labels: (n,) class numbers from 0.
         classes: K.
     """
-    count, _, width = states.shape
+    releases, _, width = states.shape
     x = torch.tensor(states.reshape(-1, width), dtype=torch.float64)
-    y = torch.tensor(labels).repeat(count)
-    unit = x.square().mean(0).sqrt().clamp(min=1e-12)
-    x = x / unit
+    y = torch.tensor(labels).repeat(releases)
+    scale = x.square().mean(0).sqrt().clamp(min=1e-12)
+    x = x / scale
     layer = nn.Linear(width, classes, dtype=torch.float64)
     nn.init.zeros_(layer.weight)
     nn.init.zeros_(layer.bias)
@@ -335,4 +350,4 @@ def fitted_head(states: np.ndarray, labels: np.ndarray, classes: int) -> tuple[T
         return loss
 
     optimizer.step(closure)
-    return (layer.weight.detach() / unit).float(), layer.bias.detach().float()
+    return (layer.weight.detach() / scale).float(), layer.bias.detach().float()
