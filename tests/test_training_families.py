@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from mia_nb import data, training
+from mia_nb.training.families import planned_recipes
 from mia_nb.types import Recipe
 
 BASE = Recipe(num_models=2, population=10, epochs=1, batch=16, lr=0.05, seed=3)
@@ -83,6 +84,14 @@ def test_a_pool_is_the_one_that_its_recipe_trains_alone(pools, images, root):
         **OPTIONS,
     )
     assert alone.key == pools[1].key
+
+
+def test_arguments_of_equations_reach_a_family_whatever_the_case_of_its_name():
+    recipes = [
+        planned_recipes([{"model": name}], BASE, WIDTH, FLOW, {})[0][0]
+        for name in ("odenet", "ODENet")
+    ]
+    assert recipes[0] == recipes[1] and recipes[1].model_args == WIDTH | FLOW
 
 
 def test_weights_of_another_family_are_taken_as_they_are(pools):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 from mia_nb import models
@@ -12,6 +14,8 @@ from mia_nb.training.plans import build
 from mia_nb.training.pool import Pool
 from mia_nb.training.train import finetune_pool, train_pool
 from mia_nb.types import Images, Recipe
+
+PLACEHOLDER = "an earlier family"  # parent of a derived family's recipe until that one has a key
 
 
 @checked
@@ -58,20 +62,27 @@ def family_pools(
     Caveat: the layers before a replaced group were trained on the same images without noise.
     """
     planned = planned_recipes(families, recipe, model_args or {}, flow or {}, finetune or {})
-    for number, (family_recipe, parent) in enumerate(planned):
-        try:
+    for number, (family_recipe, start) in enumerate(planned):
+        with _named(number):
             family_recipe = complete(family_recipe)
-            if parent is None:
+            if start is None:
                 build(family_recipe, images, 0)
-        except ValueError as error:
-            raise ValueError(f"family {number}: {error}") from error
     pools: list[Pool] = []
-    for family_recipe, parent in planned:
-        if parent is None:
+    for family_recipe, start in planned:
+        if start is None:
             pools.append(train_pool(family_recipe, images, root=root, **options))
         else:
-            pools.append(finetune_pool(pools[parent], family_recipe, images, **options))
+            pools.append(finetune_pool(pools[start], family_recipe, images, **options))
     return pools
+
+
+@contextlib.contextmanager
+def _named(number: int) -> Iterator[None]:
+    """Put the number of a family in front of a ValueError of the block."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"family {number}: {error}") from error
 
 
 def planned_recipes(
@@ -82,62 +93,86 @@ def planned_recipes(
     """
     planned: list[tuple[Recipe, int | None]] = []
     for number, family in enumerate(families):
-        try:
+        with _named(number):
             if "parent" in family:
                 raise ValueError(
                     "it names a parent, whose members may be others: it starts from an earlier"
                     " family by weights_of or replace"
                 )
-            if "replace" in family:
-                planned.append(_replaced(finetune | family, planned, recipe, flow))
+            changes = dict(family)
+            if "replace" in changes:
+                start = changes.pop("replace")
+                parent = _earlier(start, planned)
+                changed = _with_new_block(finetune | changes, recipe, parent, flow)
             else:
-                planned.append(_changed(dict(family), planned, recipe, model_args, flow))
-        except ValueError as error:
-            raise ValueError(f"family {number}: {error}") from error
+                start = changes.pop("weights_of", None)
+                if start is None:
+                    changed = _from_scratch(changes, recipe, model_args, flow)
+                else:
+                    parent = _earlier(start, planned)
+                    changed = _with_weights(changes, recipe, parent, model_args, flow)
+            planned.append((changed, start))
     return planned
 
 
-def _changed(
-    changes: dict,
-    planned: list[tuple[Recipe, int | None]],
-    recipe: Recipe,
-    model_args: dict,
-    flow: dict,
-) -> tuple[Recipe, int | None]:
-    """A family of its own, or one that takes the weights of an earlier one as they are.
+def _from_scratch(changes: dict, recipe: Recipe, model_args: dict, flow: dict) -> Recipe:
+    """The recipe of a family whose networks start from fresh weights.
 
     Parameters:
-        changes: the family.
-        planned: the families before it.
+        changes: the family's.
         recipe, model_args, flow: as for `family_pools`.
     """
-    start = changes.pop("weights_of", None)
-    own_args = changes.pop("model_args", {})
-    model = changes.get("model", recipe.model)
-    args = model_args | flow if model in models.FLOWS else model_args
-    if start is not None:
-        parent = _earlier(start, planned)
-        if model == parent.model == "replaced":
-            args = parent.model_args  # the arguments of network and block
-        changes |= {"parent": f"family {start}", "epochs": 0}
-    changed = recipe.replace(**changes, model_args=args | own_args)
-    _check_members(changed, recipe, drawn=start is None)
-    return changed, start
+    changed = recipe.replace(**changes)
+    _check_shared(changed, recipe, (*SPLIT, "seed"))  # the seed draws the members
+    args = _network_args(changed.model, model_args, flow)
+    return changed.replace(model_args=args | changes.get("model_args", {}))
 
 
-def _replaced(
-    changes: dict, planned: list[tuple[Recipe, int | None]], recipe: Recipe, flow: dict
-) -> tuple[Recipe, int]:
-    """As `_changed`, for a family in which a block replaces the last group of the networks."""
-    start = changes.pop("replace")
-    parent = _earlier(start, planned)
+def _with_weights(
+    changes: dict, recipe: Recipe, parent: Recipe, model_args: dict, flow: dict
+) -> Recipe:
+    """The recipe of a family that takes the weights of an earlier one as they are.
+
+    Parameters:
+        changes: the family's.
+        parent: the recipe of the earlier family.
+        recipe, model_args, flow: as for `family_pools`.
+    """
+    changed = recipe.replace(**changes | {"parent": PLACEHOLDER, "epochs": 0})
+    _check_shared(changed, recipe, SPLIT)
+    if changed.model == parent.model == "replaced":
+        args = parent.model_args  # the arguments of network and block
+    else:
+        args = _network_args(changed.model, model_args, flow)
+    return changed.replace(model_args=args | changes.get("model_args", {}))
+
+
+def _network_args(model: str, model_args: dict, flow: dict) -> dict:
+    """The arguments that all families give this network."""
+    if model in models.FLOWS:
+        return model_args | flow
+    return model_args
+
+
+def _with_new_block(changes: dict, recipe: Recipe, parent: Recipe, flow: dict) -> Recipe:
+    """The recipe of a family in which a block replaces the last group of an earlier one's networks.
+
+    Parameters:
+        changes: the family's, with those of fine-tuning.
+        parent: the recipe of the earlier family.
+        recipe, flow: as for `family_pools`.
+    """
+    changes = dict(changes)
+    network = {
+        "base": parent.model,
+        "base_args": parent.model_args,
+        "freeze": bool(changes.pop("freeze", False)),
+    }
     block = flow | changes.pop("model_args", {})
-    freeze = bool(changes.pop("freeze", False))
-    network = {"base": parent.model, "base_args": parent.model_args, "freeze": freeze} | block
-    changes |= {"parent": f"family {start}", "model": "replaced"}
-    changed = recipe.replace(**changes, model_args=network)
-    _check_members(changed, recipe, drawn=False)
-    return changed, start
+    changes |= {"parent": PLACEHOLDER, "model": "replaced", "model_args": network | block}
+    changed = recipe.replace(**changes)
+    _check_shared(changed, recipe, SPLIT)
+    return changed
 
 
 def _earlier(start: int, planned: list[tuple[Recipe, int | None]]) -> Recipe:
@@ -149,9 +184,9 @@ def _earlier(start: int, planned: list[tuple[Recipe, int | None]]) -> Recipe:
     return planned[start][0]
 
 
-def _check_members(changed: Recipe, recipe: Recipe, drawn: bool) -> None:
-    """ValueError for a family with other members; with `drawn`, its seed draws them."""
-    for name in (*SPLIT, "seed") if drawn else SPLIT:
+def _check_shared(changed: Recipe, recipe: Recipe, fields: tuple[str, ...]) -> None:
+    """ValueError for a family that changes one of these fields, and so would have other members."""
+    for name in fields:
         if getattr(changed, name) != getattr(recipe, name):
             raise ValueError(
                 f"it changes {name}, but all families have the same members: change it for all"
