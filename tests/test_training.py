@@ -661,7 +661,7 @@ def test_two_runs_of_one_pool_share_the_work_and_train_no_model_twice(tmp_path, 
 def test_the_plan_of_a_folder_is_all_that_a_worker_needs(images, tmp_path):
     pool = train(SMALL, images, tmp_path)
     there = open_pool(pool.folder)
-    plan = there.plan(there.mapped_images, there.parent)
+    plan = there.plan(there.mapped_images(), there.parent)
     assert plan.recipe == pool.recipe and np.array_equal(plan.member, pool.member)
     assert plan.images.digest == images.digest and torch.equal(plan.images.x, images.x)
 

@@ -20,7 +20,7 @@ import toys
 from joblib.externals.loky import get_reusable_executor
 
 from mia_nb import data, store, training
-from mia_nb.training import backends, execution, workers
+from mia_nb.training import backends, execution, reports, workers
 from mia_nb.types import Recipe
 
 SMALL = Recipe(num_models=8, epochs=3, batch=16, lr=0.05, model_args={"width": 4})
@@ -321,14 +321,14 @@ def test_a_training_of_seconds_starts_no_process_unless_it_is_asked_to(
 
 
 def test_a_report_that_nobody_waits_for_stops_the_worker(tmp_path):
-    reports = workers.Reports(tmp_path / "reports", epochs=3)
-    with pytest.raises(workers.Unwanted):
-        reports([0], 1, 0.5)
+    report = reports.Reporter(tmp_path / "reports", epochs=3)
+    with pytest.raises(reports.Unwanted):
+        report([0], 1, 0.5)
     (tmp_path / "reports").mkdir()
     seen = []
-    with workers._passed_on(tmp_path / "reports", lambda *event: seen.append(event)):
-        reports([0, 1], 1, 0.5)
-        reports([2], 3, 0.25)
+    with reports.passed_on(tmp_path / "reports", lambda *event: seen.append(event)):
+        report([0, 1], 1, 0.5)
+        report([2], 3, 0.25)
     assert seen[-2:] == [([0, 1], 1, 0.5), ([2], 3, 0.25)]
 
 

@@ -81,13 +81,15 @@ def function_of(group: Group) -> Callable:
     key = store.content_key(settings, models.source(recipe.model, recipe.model_args))
     if key not in _FUNCTIONS:
         while len(_FUNCTIONS) >= KEPT:
-            del _FUNCTIONS[next(iter(_FUNCTIONS))]
-        _FUNCTIONS[key] = compiled(plan, group.trained, group.objective)
+            oldest = next(iter(_FUNCTIONS))
+            del _FUNCTIONS[oldest]
+        _FUNCTIONS[key] = compile_losses(plan, group.trained, group.objective)
     return _FUNCTIONS[key]
 
 
-def compiled(plan: Plan, trained: list[str], objective: Callable) -> Callable:
-    """A newly compiled function for a plan.
+def compile_losses(plan: Plan, trained: list[str], objective: Callable) -> Callable:
+    """A newly compiled function (params, buffers, x, y) -> (per-sample losses, what is minimised)
+    for a plan.
 
     Its module is a copy of row 0, whose own weights are never used.
     """
@@ -113,10 +115,12 @@ def compiled(plan: Plan, trained: list[str], objective: Callable) -> Callable:
     return torch.compile(copy, fullgraph=True, dynamic=False, **OPTIONS)
 
 
-def reason(error: Exception) -> str:
-    """The compiler's error in one line."""
-    cause = getattr(error, "inner_exception", None) or error
-    if "random operation" in str(cause):
+def compiler_error(error: Exception) -> str:
+    """The error of a compilation in one line."""
+    error = getattr(error, "inner_exception", None) or error
+    if "random operation" in str(error):
         return RANDOM
-    inner = re.search(r"got \w+\(['\"](.+?)['\"]\)", str(cause))
-    return models.first_line(inner[1] if inner else cause).strip()[:200]
+    # where tracing met an error, Dynamo quotes it: ... got RuntimeError('...')
+    quoted = re.search(r"got \w+\(['\"](.+?)['\"]\)", str(error))
+    line = quoted[1] if quoted else models.first_line(error)
+    return line.strip()[:200]

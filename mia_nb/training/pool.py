@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
@@ -47,17 +47,17 @@ class Pool:
 
     def __repr__(self) -> str:
         when = "" if self.epoch is None else f" after epoch {self.epoch}"
-        models, images = self.member.shape
+        num_models, num_images = self.member.shape
         name = escape.terminal(self.folder.path.name)
-        return f"Pool {name}: {models} models{when}, {images:,} images"
+        return f"Pool {name}: {num_models} models{when}, {num_images:,} images"
 
     def _repr_html_(self) -> str:
-        models, images = self.member.shape
+        num_models, num_images = self.member.shape
         facts = {
             "pool": self.folder.path.name,
             "network": self.recipe.model,
-            "models": f"{models:,}",
-            "images": f"{images:,}",
+            "models": f"{num_models:,}",
+            "images": f"{num_images:,}",
             "set aside": f"{int(self.population.sum()):,}",
         }
         if self.recipe.epochs:  # a pool that starts from another's weights may have none
@@ -85,13 +85,14 @@ class Pool:
 
     def unfinished(self, rows: Iterable[int]) -> list[int]:
         """The rows among these that have neither intact files nor a record of divergence."""
-        left = []
+        unfinished = []
         for m in rows:
-            weights = [weights_name(m, epoch) for epoch in (None, *self.recipe.snapshots)]
-            intact = all(self.folder.intact(name) for name in [trace_name(m), *weights])
+            files = [trace_name(m), weights_name(m)]
+            files += [weights_name(m, epoch) for epoch in self.recipe.snapshots]
+            intact = all(self.folder.intact(name) for name in files)
             if not intact and not self.folder.has(diverged_name(m)):
-                left.append(m)
-        return left
+                unfinished.append(m)
+        return unfinished
 
     @property
     def sampling(self) -> dict:
@@ -202,9 +203,8 @@ class Pool:
         Raises:
             ValueError: as `state`; or the code of a builder of your own has changed.
         """
-        if self.record.get("builder", "") != models.source(
-            self.recipe.model, self.recipe.model_args
-        ):
+        code = models.source(self.recipe.model, self.recipe.model_args)
+        if code != self.record.get("builder", ""):
             raise ValueError(
                 f"the code of {self.recipe.model} is not the one pool {self.key[:12]} was trained"
                 " with; train it again"
@@ -270,10 +270,11 @@ class Pool:
                 f"pool {self.folder.path.name} was not converted: there are no fitted thresholds"
                 " to report"
             )
-        read = partial(self.folder.read_json, columns=list, rows=list)
-        reports = [read(report_name(m)) for m in range(len(self.member))]
-        rows = [[m, *row] for m, report in enumerate(reports) for row in report["rows"]]
-        table = pd.DataFrame(rows, columns=["model", *reports[0]["columns"]])
+        rows = []
+        for m in range(len(self.member)):
+            report = self.folder.read_json(report_name(m), columns=list, rows=list)
+            rows += [[m, *row] for row in report["rows"]]
+        table = pd.DataFrame(rows, columns=["model", *report["columns"]])
         return table.replace({None: np.nan}).infer_objects()
 
     def images(self) -> Images:
@@ -282,26 +283,34 @@ class Pool:
 
     @cached_property
     def _images(self) -> Images:
+        """What `images` gives, read once."""
         return self._read_images(self.folder.read_array)
 
-    @cached_property
     def mapped_images(self) -> Images:
         """The same images, mapped, so that the processes of a machine share one copy; they must not
         be written to.
         """
         return self._read_images(self.folder.map_array)
 
-    def _read_images(self, read: Callable[..., np.ndarray]) -> Images:
-        about = self.images_record
+    def _read_images(self, read_array: Callable[..., np.ndarray]) -> Images:
+        """The images, with pixels and labels read by a method of the folder."""
         with warnings.catch_warnings(action="ignore"):  # of torch: a mapped array is not writable
-            x = torch.from_numpy(read("images.npy", "u", (None, None, None, None)))
-            y = torch.from_numpy(read("labels.npy", "i", (len(x),)))
+            x = torch.from_numpy(read_array("images.npy", "u", (None, None, None, None)))
+            y = torch.from_numpy(read_array("labels.npy", "i", (len(x),)))
         canary = None
         if self.folder.has("canary.npy"):
             canary = self.folder.read_array("canary.npy", "b", (len(x),))
-        lists = {name: tuple(about[name]) for name in ("classes", "mean", "std")}
-        frames = about.get("frames", 1)
-        return Images(x=x, y=y, canary=canary, name=about["name"], frames=frames, **lists)
+        record = self.images_record
+        return Images(
+            x=x,
+            y=y,
+            canary=canary,
+            name=record["name"],
+            classes=tuple(record["classes"]),
+            mean=tuple(record["mean"]),
+            std=tuple(record["std"]),
+            frames=record.get("frames", 1),
+        )
 
     @property
     def images_record(self) -> dict:
@@ -399,7 +408,9 @@ def load_pool(
             f"{prefix} is signals alone, for mia-nb run attack -p pool={prefix}; a pool with images"
             " and weights is made by: mia-nb run train --preset cifar10 -p download=true"
         )
-    models.allow(*([builders] if isinstance(builders, str) else builders))
+    if isinstance(builders, str):
+        builders = [builders]
+    models.allow(*builders)
     return complete_pool(store.find(prefix, root, "pool"))
 
 

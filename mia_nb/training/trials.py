@@ -10,7 +10,7 @@ from mia_nb.checks import quantity
 from mia_nb.defenses import dp_sgd
 from mia_nb.training.batches import plain_images
 from mia_nb.training.clipped import ClippedGroup
-from mia_nb.training.compiled import CompiledGroup, reason
+from mia_nb.training.compiled import CompiledGroup, compiler_error
 from mia_nb.training.loop import OPTIMIZERS, Group, model_losses
 from mia_nb.training.losses import PER_STEP
 from mia_nb.training.plans import Plan, begin, check_batch, expected_members
@@ -255,7 +255,7 @@ def why_not_compiled(plan: Plan) -> str | None:
             eager = Group(trial._replace(compiled=False), rows)
             return _difference(fast, [eager], "compiled")
     except Exception as error:  # anything that the compiler does not support
-        return reason(error)
+        return compiler_error(error)
 
 
 def _difference(fast: Group, plain: list[Group], kind: str) -> str | None:

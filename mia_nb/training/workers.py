@@ -9,15 +9,13 @@ resumed from its part file. A function whose name ends in _there runs in a worke
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import platform
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,7 +24,6 @@ import torch
 from joblib import Parallel, delayed
 
 from mia_nb import __version__, models
-from mia_nb._files import parse_json, replacing
 from mia_nb.store import Folder
 from mia_nb.training.backends import error_of_lost_worker
 from mia_nb.training.execution import TORCH, read_execution
@@ -35,12 +32,12 @@ from mia_nb.training.placing import title
 from mia_nb.training.plans import Plan
 from mia_nb.training.pool import Pool, open_pool
 from mia_nb.training.progress import Progress, training_bar
-from mia_nb.training.saving import REPORTS, unit_name
+from mia_nb.training.reports import Reporter, Unwanted, passed_on
+from mia_nb.training.saving import REPORTS
 from mia_nb.training.work import units, work
 from mia_nb.types import Images
 
 ROUNDS = 4  # how often missing units are handed out before the training gives up
-REPORTED = 0.5  # seconds between two reports of a worker, and between two readings of the reports
 # torch's threads and its global generator belong to the process: a worker with several threads
 # trains one unit at a time
 ONE_AT_A_TIME = threading.Lock()
@@ -50,15 +47,11 @@ class Order(NamedTuple):
     """What a worker must know to train units of a pool."""
 
     folder: str  # the pool's
-    reports: str  # the folder of progress reports; once it is gone, nobody waits for the result
+    reports: str  # the folder of progress reports
     checkpoint: float  # seconds between part files
     version: str  # of this package
     builders: str  # modules that may build networks
     path: tuple[str, ...]  # sys.path of the calling process
-
-
-class Unwanted(Exception):
-    """The process that asked for this work has stopped."""
 
 
 def train_rows(
@@ -139,15 +132,15 @@ def _train_units(
         prefix=REPORTS, dir=folder.path, ignore_cleanup_errors=True
     ) as reports:
         order = _order(folder, reports, checkpoint)
-        with _passed_on(Path(reports), progress):
+        with passed_on(Path(reports), progress):
             for number in range(ROUNDS):
                 missing = [rows for rows in todo if pool.unfinished(rows)]
                 if not missing:
                     break
-                # only later rounds wait for units that another run is training
-                train = delayed(partial(_train_there, wait=number > 0))
+                wait = number > 0  # only later rounds wait for units that another run is training
+                jobs = [delayed(_train_there)(order, rows, wait) for rows in missing]
                 try:
-                    Parallel(n_jobs=workers, batch_size=1)(train(order, rows) for rows in missing)
+                    Parallel(n_jobs=workers, batch_size=1)(jobs)
                 except worker_lost as error:
                     reason = " ".join(str(error).split())[:300]
                     print(
@@ -159,32 +152,6 @@ def _train_units(
             f"workers were lost {ROUNDS} times: take fewer of them if memory is short. What is"
             " finished is kept, and the same call goes on from there"
         )
-
-
-@contextlib.contextmanager
-def _passed_on(reports: Path, progress: Progress) -> Iterator[None]:
-    """Pass the reports of workers on while the block runs."""
-    ended = threading.Event()
-
-    def read() -> None:
-        for path in sorted(reports.glob("part_*")):
-            # it may be gone by now
-            with contextlib.suppress(OSError, ValueError):
-                rows, epoch, loss = parse_json(path.read_text())
-                progress(rows, epoch, loss)
-
-    def watch() -> None:
-        while not ended.wait(REPORTED):
-            read()
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-        read()
 
 
 def _order(folder: Folder, reports: str = "", checkpoint: float = 0.0) -> Order:
@@ -263,32 +230,11 @@ def _train_there(order: Order, rows: list[int], wait: bool) -> None:
                     begun,
                     [rows],
                     checkpoint=order.checkpoint,
-                    progress=Reports(Path(order.reports), pool.recipe.epochs),
+                    progress=Reporter(Path(order.reports), pool.recipe.epochs),
                     wait=wait,
                 )
         finally:
             give_freed_memory_back()
-
-
-class Reports:
-    """A worker's reports of progress, one file per unit; `Unwanted` if nobody reads them."""
-
-    def __init__(self, place: Path, epochs: int):
-        self.place = place
-        self.epochs = epochs
-        self.written = 0.0
-
-    def __call__(self, rows: list[int], epoch: int, loss: float) -> None:
-        if not self.place.is_dir():
-            raise Unwanted
-        if epoch < self.epochs and time.monotonic() - self.written < REPORTED:
-            return
-        try:
-            with replacing(self.place / unit_name(rows)) as file:
-                file.write(json.dumps([rows, epoch, loss]).encode())
-        except FileNotFoundError:
-            raise Unwanted from None
-        self.written = time.monotonic()
 
 
 @lru_cache(maxsize=1)
@@ -296,7 +242,7 @@ def _images_of(folder: str) -> Images:
     """A pool's images, read once for all units that a process trains. They never change: the
     folder's name holds their key.
     """
-    return open_pool(Folder(Path(folder))).mapped_images
+    return open_pool(Folder(Path(folder))).mapped_images()
 
 
 @contextlib.contextmanager
