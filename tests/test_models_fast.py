@@ -180,7 +180,7 @@ def test_the_iteration_changes_singular_values_alone_and_brings_them_near_one(sh
     assert shape[-1] == shape[-2] or ((s > 0.3).all() and (s < 1.3).all())
 
 
-def test_matrices_and_vectors_take_the_steps_of_sgd():
+def test_matrices_vectors_and_numbers_take_the_steps_of_sgd():
     draw = torch.Generator().manual_seed(0)
     options = {
         "momentum": 0.6,
@@ -189,7 +189,7 @@ def test_matrices_and_vectors_take_the_steps_of_sgd():
         "sgd_momentum": 0.8,
         "decay": 0.01,
     }
-    for shape, rate in (((3, 4), 0.5), ((4,), 0.2)):
+    for shape, rate in (((3, 4), 0.5), ((4,), 0.2), ((), 0.2)):
         ours = nn.Parameter(torch.randn(shape, generator=draw))
         theirs = nn.Parameter(ours.detach().clone())
         muon = Muon([ours], lr=0.1, **options)

@@ -55,11 +55,12 @@ def started(backend: str, workers: int | None, builder: str, device: str | None)
     Raises:
         ValueError: the backend is not installed, or no cluster answers.
     """
+    options = {}
     with contextlib.ExitStack() as stack:
         if backend == "dask":
-            options = _dask(workers, stack)
+            _connect_to_dask(workers, stack)
         elif backend == "ray":
-            options = _ray(workers, device)
+            options = _ray_options(workers, device)
         else:
             # if one of these values changes, joblib starts fresh processes, since the running ones
             # have imported the earlier modules
@@ -80,8 +81,8 @@ def _free_gpus() -> None:
     get_reusable_executor().shutdown(wait=True)
 
 
-def _dask(workers: int | None, stack: contextlib.ExitStack) -> dict:
-    """Connect to a Dask cluster, or start one; joblib's Dask backend then needs no options."""
+def _connect_to_dask(workers: int | None, stack: contextlib.ExitStack) -> None:
+    """Connect to a Dask cluster, or start one until the stack is closed."""
     try:
         import dask
         import distributed
@@ -89,7 +90,7 @@ def _dask(workers: int | None, stack: contextlib.ExitStack) -> dict:
         raise _not_installed("dask", error) from error
     try:
         distributed.get_client()
-        return {}
+        return
     except ValueError:
         pass  # none is active
     address = dask.config.get("scheduler-address", None)
@@ -109,11 +110,12 @@ def _dask(workers: int | None, stack: contextlib.ExitStack) -> dict:
             f"backend=dask: no scheduler answers at {address} ({error}); start one with:"
             " dask scheduler"
         ) from error
-    return {}
 
 
-def _ray(workers: int | None, device: str | None) -> dict:
-    """Options of joblib's Ray backend: each worker's share of the GPUs."""
+def _ray_options(workers: int | None, device: str | None) -> dict:
+    """Connect to a Ray cluster, or start one; the options of joblib's Ray backend, which are each
+    worker's share of the GPUs.
+    """
     try:
         import ray
         from ray.util.joblib import register_ray

@@ -95,4 +95,6 @@ def give_freed_memory_back() -> None:
 
 def _of_c_library(name: str) -> Callable | None:
     """A function of glibc; None with another C library."""
-    return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
+    if sys.platform != "linux":
+        return None
+    return getattr(ctypes.CDLL(None), name, None)

@@ -26,9 +26,10 @@ class Muon(torch.optim.Optimizer):
             rates follow it.
         momentum: of the filters.
         matrix_lr: peak rate of matrices, such as a linear layer's.
-        vector_lr: peak rate of vectors, such as biases.
-        sgd_momentum: of matrices and vectors.
-        decay: share by which a step at the peak rate shrinks matrices and vectors.
+        vector_lr: peak rate of vectors, such as biases, and of single numbers, such as a learned
+            threshold.
+        sgd_momentum: of matrices, vectors and numbers.
+        decay: share by which a step at the peak rate shrinks matrices, vectors and numbers.
         stacked: whether each weight has a leading axis of models.
 
     Source: Jordan et al. 2024 (Muon); the settings are those of CIFAR-10 speed records, for the
@@ -56,7 +57,8 @@ class Muon(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr})
         self.peak = float(lr)
         self.momentum = momentum
-        self.rates = {1: vector_lr, 2: matrix_lr}
+        self.matrix_lr = matrix_lr
+        self.vector_lr = vector_lr
         self.sgd_momentum = sgd_momentum
         self.decay = decay
         self.stacked = stacked
@@ -68,10 +70,14 @@ class Muon(torch.optim.Optimizer):
         for weight in self.param_groups[0]["params"]:
             if weight.grad is None:
                 continue
-            if weight.ndim - self.stacked == 4:
+            axes = weight.ndim - self.stacked  # of one model's weight
+            fraction = lr / self.peak
+            if axes == 4:
                 self.step_filters(weight, lr)
+            elif axes >= 2:
+                self.step_sgd(weight, self.matrix_lr, fraction)
             else:
-                self.step_others(weight, lr / self.peak)
+                self.step_sgd(weight, self.vector_lr, fraction)
 
     def moved(self, weight: Tensor, gradient: Tensor, momentum: float) -> Tensor:
         """Nesterov's direction: the gradient plus momentum times the updated buffer."""
@@ -89,13 +95,12 @@ class Muon(torch.optim.Optimizer):
         weight.mul_(weight.shape[-4] ** 0.5 / norm)
         weight.sub_(orthogonalised(direction.flatten(-3)).view_as(direction) * lr)
 
-    def step_others(self, weight: Tensor, fraction: float | Tensor) -> None:
-        """One step of a matrix or vector, at a fraction of the peak rates."""
-        rate = self.rates[min(weight.ndim - self.stacked, 2)]
-        if rate == 0:
+    def step_sgd(self, weight: Tensor, peak: float, fraction: float | Tensor) -> None:
+        """One step of a matrix, a vector or a number, at a fraction of its peak rate."""
+        if peak == 0:
             return
-        gradient = weight.grad + self.decay / rate * weight
-        weight.sub_(self.moved(weight, gradient, self.sgd_momentum) * (rate * fraction))
+        gradient = weight.grad + self.decay / peak * weight
+        weight.sub_(self.moved(weight, gradient, self.sgd_momentum) * (peak * fraction))
 
 
 def orthogonalised(matrix: Tensor) -> Tensor:

@@ -29,10 +29,11 @@ def complete(recipe: Recipe) -> Recipe:
     """The recipe with the defaults of optimiser and defense written out; ValueError for an unknown
     name.
     """
-    for name, table in {"optimizer": OPTIMIZERS, "loss": LOSSES}.items():
-        one_of(name, getattr(recipe, name), table)
+    one_of("optimizer", recipe.optimizer, OPTIMIZERS)
+    one_of("loss", recipe.loss, LOSSES)
+    _, defaults = OPTIMIZERS[recipe.optimizer]
     return recipe.replace(
-        optimizer_args={**OPTIMIZERS[recipe.optimizer][1], **recipe.optimizer_args},
+        optimizer_args=defaults | recipe.optimizer_args,
         defense_args=defenses.arguments(recipe.defense, recipe.defense_args),
     )
 
@@ -55,7 +56,8 @@ def membership(
             " split"
         )
     if member is not None:
-        member = _given(mask("member", member, (recipe.num_models, samples)))
+        member = mask("member", member, (recipe.num_models, samples))
+        _check_given(member)
         unseen = ~member.any(0)
         if images.canary is not None:  # a canary that no coin chose belongs to no population
             unseen &= ~images.canary
@@ -80,9 +82,9 @@ def membership(
     return data.bernoulli_membership(recipe.num_models, samples, **options), set_aside
 
 
-def _given(member: np.ndarray) -> np.ndarray:
-    """The mask itself; ValueError for rows without members or non-members, a warning if some rows
-    are equal.
+def _check_given(member: np.ndarray) -> None:
+    """ValueError for a mask with rows without members or non-members; a warning if some rows are
+    equal.
     """
     uniform = np.flatnonzero(member.all(1) | ~member.any(1))
     if uniform.size:
@@ -99,7 +101,6 @@ def _given(member: np.ndarray) -> np.ndarray:
             " references of each other",
             stacklevel=4,
         )
-    return member
 
 
 def place(
@@ -120,10 +121,8 @@ def place(
     settings = recipe.to_json()
     if not recipe.snapshots:  # an empty list is not part of the key
         del settings["snapshots"]
-    number = FORMAT_OF_DP_SGD if recipe.defense == "dp_sgd" else FORMAT
-    key = store.content_key(
-        {"format": number, **extra, **settings}, images.digest, np.packbits(member).tobytes()
-    )
+    settings["format"] = FORMAT_OF_DP_SGD if recipe.defense == "dp_sgd" else FORMAT
+    key = store.content_key(settings | extra, images.digest, np.packbits(member).tobytes())
     folder = store.place(root, "pool", f"{images.name}-{title(recipe)}", key)
     record = {"version": __version__, **extra}
     return Pool(recipe, key, member, population, folder, record=record)

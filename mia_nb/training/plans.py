@@ -158,15 +158,22 @@ def begin(recipe: Recipe, images: Images, model: int, start: Start | None = None
                 state = module.adopt(state)
             module.load_state_dict(state)
         except RuntimeError as error:
-            # torch lists misfits as tab-indented lines; take the first
-            details = " ".join(str(error).split("\n\t")[1:2])[:160].strip()
-            reason = details or str(error).splitlines()[0]
             raise ValueError(
                 f"model {model} of pool {recipe.parent[:12]} does not fit {recipe.model} with"
-                f" {recipe.model_args} ({reason}): take the parent's model and model_args, or"
-                " convert_pool for a spiking network"
+                f" {recipe.model_args} ({_first_misfit(error)}): take the parent's model and"
+                " model_args, or convert_pool for a spiking network"
             ) from error
     return module
+
+
+def _first_misfit(error: RuntimeError) -> str:
+    """The first misfit that torch names where a module does not take weights, in at most 160
+    letters.
+    """
+    misfits = str(error).split("\n\t")[1:]  # below a heading
+    if not misfits:
+        return models.first_line(error)
+    return misfits[0][:160].strip()
 
 
 def build(recipe: Recipe, images: Images, model: int) -> nn.Module:

@@ -74,8 +74,15 @@ class Advance:
         if self.done_at_first is None:
             self.done_at_first = self.done
             self.begun = time.perf_counter()
-        if self.label is None or before * 10 // self.total >= self.done * 10 // self.total:
+        if self.label is None:
             return
+        tenths_before = 10 * before // self.total
+        tenths = 10 * self.done // self.total
+        if tenths > tenths_before:
+            self.print_line(loss)
+
+    def print_line(self, loss: float) -> None:
+        """Print how much is done and, if anything was trained here, how long the rest takes."""
         line = f"{self.label}: {100 * self.done // self.total} %, loss {loss:.3g}"
         trained = self.done - self.done_at_first
         if trained > 0:

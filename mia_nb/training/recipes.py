@@ -101,7 +101,7 @@ def label(recipe: Recipe) -> str:
         >>> label(Recipe(epochs=16))
         'fast: one-cycle, 16 epochs, no augmentation'
     """
-    return _labelled(recipe, _others(recipe))
+    return _labelled(recipe, _unusual_facts(recipe))
 
 
 @checked
@@ -118,19 +118,22 @@ def labels(recipes: list[Recipe]) -> list[str]:
     Raises:
         ValueError: as `label`.
     """
-    others = [_others(recipe) for recipe in recipes]
-    shared = set.intersection(*map(set, others)) if others else set()
+    if not recipes:
+        return []
+    facts_of_recipes = [_unusual_facts(recipe) for recipe in recipes]
+    shared = set.intersection(*map(set, facts_of_recipes))
     texts = []
-    for recipe, facts in zip(recipes, others, strict=True):
+    for recipe, facts in zip(recipes, facts_of_recipes, strict=True):
         texts.append(_labelled(recipe, [fact for fact in facts if fact not in shared]))
-    return [
-        f"{text} (recipe {number})" if texts.count(text) > 1 else text
-        for number, text in enumerate(texts)
-    ]
+    numbered = []
+    for number, text in enumerate(texts):
+        is_unique = texts.count(text) == 1
+        numbered.append(text if is_unique else f"{text} (recipe {number})")
+    return numbered
 
 
-def _labelled(recipe: Recipe, others: list[str]) -> str:
-    """The label: the recipe's name, schedule, epochs, augmentation, and these other facts."""
+def _labelled(recipe: Recipe, facts: list[str]) -> str:
+    """The label: the recipe's name, schedule, epochs, augmentation, and these further facts."""
     recipe = complete(recipe)
     name = ""
     for known, entries in RECIPES.items():
@@ -138,15 +141,17 @@ def _labelled(recipe: Recipe, others: list[str]) -> str:
             name = f"{known}: "
             break
     if recipe.epochs == 0:
-        return name + ", ".join(["not trained further", *others])
+        return name + ", ".join(["not trained further", *facts])
     schedule = SCHEDULE_WORDS.get(recipe.schedule, recipe.schedule)
     length = "1 epoch" if recipe.epochs == 1 else f"{recipe.epochs} epochs"
     augment = "no augmentation" if recipe.augment == "none" else recipe.augment
-    return name + ", ".join([schedule, length, augment, *others])
+    return name + ", ".join([schedule, length, augment, *facts])
 
 
-def _others(recipe: Recipe) -> list[str]:
-    """The other fields that are not a Recipe's default, in words."""
+def _unusual_facts(recipe: Recipe) -> list[str]:
+    """The fields that are not a Recipe's default, in words, without schedule, epochs and
+    augmentation.
+    """
     recipe = complete(recipe)
     usual = complete(Recipe(optimizer=recipe.optimizer))
     facts = []

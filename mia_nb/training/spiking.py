@@ -33,7 +33,7 @@ from mia_nb.types import Images, Recipe
 BATCH = 256  # images in one forward pass of a calibration
 TRIED = 8  # images on which it is tried whether a network converts
 # options that a conversion only passes on to the spiking network
-NETWORK = ("surrogate", "surrogate_args", "learn", "fold", "encode", "encode_args")
+NETWORK_OPTIONS = ("surrogate", "surrogate_args", "learn", "fold", "encode", "encode_args")
 
 
 @checked
@@ -87,22 +87,26 @@ def convert_pool(
     """
     check_convertible(pool, images)
     at_the_end(pool)
-    unknown = sorted(set(network) - set(NETWORK))
+    unknown = sorted(set(network) - set(NETWORK_OPTIONS))
     if unknown:
         raise ValueError(
             f"{unknown[0]!r} is no option of a conversion, whose neurons are fixed; it takes"
-            f" {', '.join(NETWORK)}"
+            f" {', '.join(NETWORK_OPTIONS)}"
         )
     check_parent(pool, images)
-    calibrated = {
-        "fit_T": timesteps if fit_T is None else fit_T,
-        "per_channel": bool(per_channel),
-        "p": p,
-        "images": min(calibration, int(pool.member.sum(1).max())),
+    args = {
+        "timesteps": timesteps,
+        "readout": readout,
+        "pool": pool_layers,
+        "calibration": {
+            "fit_T": timesteps if fit_T is None else fit_T,
+            "per_channel": bool(per_channel),
+            "p": p,
+            "images": min(calibration, int(pool.member.sum(1).max())),
+        },
     }
     given = {name: value for name, value in network.items() if value is not None}
-    args = {"timesteps": timesteps, "readout": readout, "pool": pool_layers}
-    recipe = _converted(pool, {**args, "calibration": calibrated, **given})
+    recipe = _converted_recipe(pool, args | given)
     root = pool.folder.path.parent
     placed = place(recipe, images, pool.member, pool.population, root, pool)
     if not force and is_complete(placed):
@@ -110,7 +114,7 @@ def convert_pool(
     device_of(device)
     models.check_width(build(recipe, images, 0), images)
     # a network that cannot be converted is refused before anything is written
-    _network(pool, recipe, images, torch.device("cpu"), 0, TRIED)
+    _converted_network(pool, recipe, images, torch.device("cpu"), 0, TRIED)
     begun = time.perf_counter()
     rows = rows_to_make(placed, images, force)
     how = read_or_choose(placed.folder, device, lambda: _one_by_one(device, images))
@@ -120,7 +124,7 @@ def convert_pool(
     return finish(placed, f"converted in {time.perf_counter() - begun:.1f} s", progress)
 
 
-def _converted(pool: Pool, args: dict) -> Recipe:
+def _converted_recipe(pool: Pool, args: dict) -> Recipe:
     """The recipe of a pool's networks as spiking ones with these arguments, trained no further."""
     base = {"base": pool.recipe.model, "base_args": pool.recipe.model_args}
     return pool.recipe.replace(
@@ -161,7 +165,7 @@ def _one_by_one(device: str | None, images: Images) -> dict:
     }
 
 
-def _network(
+def _converted_network(
     pool: Pool, recipe: Recipe, images: Images, device: torch.device, model: int, count: int
 ) -> snn.SNN:
     """A network of `pool`, converted on this many images as a recipe says."""
@@ -178,14 +182,14 @@ def _network(
         readout=args["readout"],
         mean=images.mean,
         std=images.std,
-        **{name: args[name] for name in NETWORK if name in args},
+        **{name: args[name] for name in NETWORK_OPTIONS if name in args},
     )
 
 
 def _convert(pool: Pool, placed: Pool, images: Images, device: torch.device, model: int) -> None:
     """Convert a row of `pool`; write report, trace and weights into the folder of `placed`."""
     count = placed.recipe.model_args["calibration"]["images"]
-    converted = _network(pool, placed.recipe, images, device, model, count)
+    converted = _converted_network(pool, placed.recipe, images, device, model, count)
     state = converted.state_dict()
     # ValueError where the recipe's network does not take these weights
     begin(placed.recipe, images, model, lambda _: state)
@@ -265,7 +269,7 @@ def hybrid_pools(
     Source: Guan et al. (UAI 2025) for learning rate and epochs, their code for optimiser, schedule
     and batch.
     """
-    epochs_of = _of_each(epochs, timesteps)
+    epochs_of_each = _epochs_of_each(epochs, timesteps)
     if widths is not None and len(widths) < timesteps:
         raise ValueError(
             f"widths={widths} for timesteps={timesteps}: give one for each of T = 1, 2, ..., or"
@@ -287,20 +291,23 @@ def hybrid_pools(
         loss=loss,
         dtype=dtype or pool.recipe.dtype,
     )
-    how = {name: train[name] for name in ("device", "progress", "force") if name in train}
-    last = convert_pool(pool, images, 1, fit_T=1, **{**(conversion or {}), **how})
+    options = dict(conversion or {})
+    for name in ("device", "progress", "force"):
+        if name in train:
+            options[name] = train[name]
+    last = convert_pool(pool, images, 1, fit_T=1, **options)
     pools = {}
     for T in range(1, timesteps + 1):
         network = {**last.recipe.model_args, "timesteps": T}
         if widths is not None:
             network["surrogate_args"] = {"width": widths[T - 1]}
-        recipe = tuning.replace(model_args=network, epochs=epochs_of[T - 1])
+        recipe = tuning.replace(model_args=network, epochs=epochs_of_each[T - 1])
         last = finetune_pool(last, recipe, images, **train)
         pools[T] = last
     return pools
 
 
-def _of_each(epochs: int | Sequence[int], timesteps: int) -> list[int]:
+def _epochs_of_each(epochs: int | Sequence[int], timesteps: int) -> list[int]:
     """Epochs for each of T = 1, 2, ..., `timesteps`."""
     several = [epochs] * timesteps if isinstance(epochs, Integral) else list(epochs)
     if timesteps < 1 or len(several) < timesteps:

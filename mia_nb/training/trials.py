@@ -222,7 +222,8 @@ def why_not_stacked(plan: Plan) -> str | None:
         return "the plateau schedule needs a learning rate per model"
     if plan.recipe.defense == "dp_sgd":
         return "gradients per sample are taken of one model at a time"
-    rows = [0, min(1, len(plan.member) - 1)]
+    second = min(1, len(plan.member) - 1)
+    rows = [0, second]
     trial = plan._replace(recipe=plan.recipe.replace(dtype="float64"), channels_last=False)
     with random_state_kept(plan.device):
         alone = [Group(trial._replace(stacked=False), [row]) for row in rows]
@@ -245,8 +246,8 @@ def why_not_compiled(plan: Plan) -> str | None:
     if recipe.defense not in COMPILABLE:
         return f"the defense {recipe.defense} draws numbers, or is another one from epoch to epoch"
     trial = plan._replace(recipe=recipe.replace(dtype="float64"), compiled=True)
-    last = min(2, len(plan.member)) - 1
-    rows = [0, last] if plan.stacked else [last]
+    second = min(1, len(plan.member) - 1)
+    rows = [0, second] if plan.stacked else [second]
     try:
         with random_state_kept(plan.device):
             fast = CompiledGroup(trial, rows)

@@ -125,9 +125,12 @@ def _train_group(
             history.append([float("nan")] * len(rows))
             break
         if losses.numel():
-            history.append(losses.double().mean(1).tolist())
-        else:  # a Poisson epoch may be empty
-            history.append(history[-1] if history else [0.0] * len(rows))
+            means = losses.double().mean(1).tolist()
+        elif history:  # a Poisson epoch may be empty
+            means = history[-1]
+        else:
+            means = [0.0] * len(rows)
+        history.append(means)
         note_losses(plan, rows, traces, epoch, order.numpy(), losses.double().numpy())
         progress(rows, epoch + 1, float(np.mean(history[-1])))
         if not np.isfinite(history[-1]).any():
@@ -139,5 +142,6 @@ def _train_group(
             write_part(folder, group, history, traces)
             saved = time.monotonic()
     for slot, m in enumerate(rows):
-        write_model(folder, group, slot, [losses[slot] for losses in history], traces[m])
+        history_of_model = [means[slot] for means in history]
+        write_model(folder, group, slot, history_of_model, traces[m])
     remove_parts(folder, unit_name(rows))
