@@ -75,23 +75,28 @@ def _rows_of_model(
     device: torch.device,
 ) -> list[dict]:
     """The rows of one model in the table of `conversion_quality`."""
-    model = pool.model(m).to(device)
-    foreign = torch.from_numpy(np.flatnonzero(~pool.member[m]))
-    order = torch.randperm(len(foreign), generator=generator(pool.recipe.seed, m, "quality"))
-    chosen = foreign[order][:QUERIED].to(images.x.device)
+    network = pool.model(m).to(device)
+    non_members = torch.from_numpy(np.flatnonzero(~pool.member[m]))
+    order = torch.randperm(len(non_members), generator=generator(pool.recipe.seed, m, "quality"))
+    chosen = non_members[order][:QUERIED].to(images.x.device)
     x = data.normalise(
         images.x[chosen].to(device), images.mean, images.std, DTYPES[pool.recipe.dtype]
     )
     y = images.y[chosen].to(device)
-    right_before = int(_right(model, x, y))
-    few = list(member_batches(pool, images, m, TRIED, device))
+    right_before = int(_right(network, x, y))
+    few_members = list(member_batches(pool, images, m, TRIED, device))
     rows = []
     for per_channel in (False, True):
         histograms = snn.calibrate(
-            model, member_batches(pool, images, m, CALIBRATION, device), per_channel=per_channel
+            network, member_batches(pool, images, m, CALIBRATION, device), per_channel=per_channel
         )
+        # thresholds come from the histograms; on the few members the network is only checked
         convert = partial(
-            snn.convert, model, batches=few, per_channel=per_channel, histograms=histograms
+            snn.convert,
+            network,
+            batches=few_members,
+            per_channel=per_channel,
+            histograms=histograms,
         )
         reused = _right_by_step(convert(max(timesteps, default=1), fit_T=1), x, y)
         for T in timesteps:

@@ -52,13 +52,14 @@ def step_cost(
         samples = (len(images.y) - recipe.population) // 2
     batch = images._replace(x=images.x[: recipe.batch], y=images.y[: recipe.batch])
     member = np.ones((1, len(images.y)), bool)
-    rows = np.arange(len(batch.y))
-    plan = Plan(recipe, batch, member, chosen, channels_last=True, held_out=rows).on(chosen)
+    numbers = np.arange(len(batch.y))
+    plan = Plan(recipe, batch, member, chosen, channels_last=True, held_out=numbers).on(chosen)
     on_gpu = chosen.type == "cuda"
     count = torch.get_num_threads() if on_gpu else 1
     with threads(count), random_state_kept(chosen):
         group = group_of(plan, [0])
-        seconds = step_seconds(group, torch.from_numpy(rows).to(chosen)[None], repeats)
+        index = torch.from_numpy(numbers).to(chosen)[None]
+        seconds = step_seconds(group, index, repeats)
         memory = torch.cuda.max_memory_allocated(chosen) if on_gpu else saved_bytes(plan)
     return {
         "parameters": sum(p.numel() for p in group.module.parameters()),

@@ -95,11 +95,10 @@ class Group:
         self.optimizer = self.new_optimizer()
         self.generators: list[torch.Generator] = []
         self.criterion = LOSSES[recipe.loss]
-        self.defense = defenses.find(recipe.defense) if recipe.defense else defenses.Defense({})
-        # other options of a defense are for its draws, its network or its held-out images
-        taken = inspect.signature(self.defense.objective).parameters
-        options = {name: value for name, value in recipe.defense_args.items() if name in taken}
-        self.objective = partial(self.defense.objective, **options)
+        self.defense = defenses.Defense({})
+        if recipe.defense is not None:
+            self.defense = defenses.find(recipe.defense)
+        self.objective = self.new_objective()
         self.trained = [name for name, p in self.params.items() if p.requires_grad]
         # Early stopping: each model's lowest loss on held-out images, and after how many epochs.
         self.best = torch.full((len(ids),), math.inf)
@@ -116,6 +115,17 @@ class Group:
         if kind is Muon:
             options["stacked"] = self.plan.stacked
         return kind(self.params.values(), lr=recipe.lr, **options)
+
+    def new_objective(self) -> Callable:
+        """The defense's objective with those of the defense's options that it takes: others are for
+        its draws, its network or its held-out images.
+        """
+        objective = self.defense.objective
+        options = {}
+        for name, value in self.plan.recipe.defense_args.items():
+            if name in inspect.signature(objective).parameters:
+                options[name] = value
+        return partial(objective, **options)
 
     def whiten(self, module: nn.Module, model: int) -> None:
         """Compute the first layer of a fresh network from its own training images, if the network

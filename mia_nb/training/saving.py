@@ -42,9 +42,10 @@ def note_losses(
 ) -> None:
     """Enter an epoch's losses into the rows' traces, in the order of each row's members."""
     for m, samples, row_losses in zip(rows, order, losses, strict=True):
-        place = np.cumsum(plan.member[m]) - 1
+        place_among_members = np.cumsum(plan.member[m]) - 1  # of each image that is a member
         # logarithms, since a loss in float16 would underflow below 6e-8
-        traces[m][epoch, place[samples]] = np.log(np.maximum(row_losses, TRACE_FLOOR))
+        log_losses = np.log(np.maximum(row_losses, TRACE_FLOOR))
+        traces[m][epoch, place_among_members[samples]] = log_losses
 
 
 def write_model(
@@ -54,9 +55,11 @@ def write_model(
     m = group.ids[slot]
     recipe = group.plan.recipe
     weights = group.weights(slot)
-    bad = [epoch for epoch, loss in enumerate(history) if not np.isfinite(loss)]
-    if bad or not all(tensor.isfinite().all() for tensor in weights.values()):
-        first = bad[0] if bad else max(recipe.epochs - 1, 0)
+    diverged = [epoch for epoch, loss in enumerate(history) if not np.isfinite(loss)]
+    if not diverged and not all(tensor.isfinite().all() for tensor in weights.values()):
+        diverged = [max(recipe.epochs - 1, 0)]  # by the last steps
+    if diverged:
+        first = diverged[0]
         lr = learning_rate(recipe, first / max(recipe.epochs, 1), history[:first])
         folder.write_json(diverged_name(m), {"epoch": first + 1, "lr": lr})
         return

@@ -58,7 +58,9 @@ def _with_rule(plain: Callable, stacked: Callable) -> Callable:
 
 def _leading(tensor: Tensor, axis: int | None, models: int) -> Tensor:
     """The tensor with the models' axis in front; a tensor without one is expanded, not copied."""
-    return tensor.expand(models, *tensor.shape) if axis is None else tensor.movedim(axis, 0)
+    if axis is None:
+        return tensor.expand(models, *tensor.shape)
+    return tensor.movedim(axis, 0)
 
 
 def _folded(x: Tensor, axis: int | None, models: int) -> Tensor:
@@ -124,20 +126,20 @@ def _batch_norm(
     return _stackable_batch_norm(x, mean, var, weight, bias, training, momentum, eps)
 
 
-def _drawn(h: Tensor, generators: list[torch.Generator]) -> Tensor:
-    """Noise of one model."""
+def _noise_of_model(h: Tensor, generators: list[torch.Generator]) -> Tensor:
+    """Standard normal noise of one model, from the first generator, in the shape of h."""
     return torch.randn(h.shape, generator=generators[0], dtype=h.dtype, device=h.device)
 
 
-def _drawn_each(
+def _noise_of_models(
     models: int, axes: tuple, h: Tensor, generators: list[torch.Generator]
 ) -> tuple[Tensor, int]:
     """Noise of all models, each from its own generator, as the model alone would draw it."""
-    h = h.movedim(axes[0], 0)
-    return torch.stack([_drawn(h[0], [generator]) for generator in generators]), 0
+    h_of_model = h.select(axes[0], 0)
+    return torch.stack([_noise_of_model(h_of_model, [one]) for one in generators]), 0
 
 
-_noise = _with_rule(_drawn, _drawn_each)
+_noise = _with_rule(_noise_of_model, _noise_of_models)
 
 
 def _group_norm(

@@ -97,7 +97,9 @@ def share(
     """Call make(rows) for every unfinished unit, under its lock; units that others have locked come
     last.
     """
-    timeouts = [0, -1] if wait else [0]  # first the free units, then those that must be waited for
+    timeouts = [0]  # first the units that are free
+    if wait:
+        timeouts.append(-1)  # then those that must be waited for
     for timeout in timeouts:
         for rows in todo:
             with (
