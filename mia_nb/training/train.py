@@ -106,10 +106,10 @@ def train_pool(
     if not is_begun(pool):
         check(plan, int(pool.population.sum()), None if parent is None else parent.recipe)
     begun = time.perf_counter()
-    here = backend == "loky"
-    to_start = processes_worth_starting(plan, device, workers) if here else workers
+    local = backend == "loky"  # processes of this machine
+    to_start = processes_worth_starting(plan, device, workers) if local else workers
     with started(backend, to_start, pool.record["builder"], device) as count:
-        if force and not here:
+        if force and not local:
             write_inputs(pool, images)
             check_workers(pool, device, count)
         rows = rows_to_make(pool, images, force)  # with force it removes models: checks come before
@@ -117,9 +117,9 @@ def train_pool(
             # The size of a stacked group depends on the number of units at a time. On this machine
             # that is the number of cores even if a short training uses this process alone, or the
             # size would depend on a measured time.
-            units = units_at_a_time(recipe, device, workers) if here else count
+            units = units_at_a_time(recipe, device, workers) if local else count
             choose = partial(chosen_record, plan, device, strategy, compiled, units)
-            how = read_or_choose(pool.folder, device, choose, here=here)
+            how = read_or_choose(pool.folder, device, choose, here=local)
             train_rows(
                 pool,
                 plan,
