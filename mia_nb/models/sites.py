@@ -24,6 +24,7 @@ from torch import Tensor, fx, nn
 
 from mia_nb import models
 from mia_nb.models import neurons
+from mia_nb.models.modules import DROPOUT
 from mia_nb.models.neural_de import FlowBlock
 
 RELUS = {F.relu, F.relu_, torch.relu, torch.relu_, "relu", "relu_"}  # functions and methods
@@ -66,8 +67,19 @@ ASSIGNMENTS = {
     operator.itruediv: operator.truediv,
 }
 # calls that may return memory of their input, beside those of which ATen's signatures say so
-VIEWS = {"getitem", "float", "double", "half", "bfloat16", "type"}
-VIEW_LAYERS = (nn.Flatten, nn.Unflatten, nn.Identity)
+CASTS = {"float", "double", "half", "bfloat16", "type", "type_as", "cpu", "cuda"}
+DROPOUTS = {
+    "dropout",
+    "dropout1d",
+    "dropout2d",
+    "dropout3d",
+    "alpha_dropout",
+    "feature_dropout",
+    "feature_alpha_dropout",
+}
+VIEWS = {"getitem", "atleast_1d", "atleast_2d", "atleast_3d"} | CASTS | DROPOUTS
+# dropout returns its input in evaluation
+VIEW_LAYERS = (nn.Flatten, nn.Unflatten, nn.Identity, *DROPOUT)
 # what a tensor says about itself: sizes, which the number of images changes, and types
 SIZES = {"size", "dim", "numel", "shape", "ndim", "nelement"}
 TENSOR_TYPES = {"dtype", "device", "layout", "get_device", "is_cuda"}
