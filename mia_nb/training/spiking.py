@@ -113,8 +113,10 @@ def convert_pool(
         return finish(placed, "cached", progress)
     device_of(device)
     models.check_width(build(recipe, images, 0), images)
-    # a network that cannot be converted is refused before anything is written
-    _converted_network(pool, recipe, images, torch.device("cpu"), 0, TRIED)
+    # refused before anything is written: a network that cannot be converted, or whose spiking form
+    # has weights that the recipe's network does not take
+    tried = _converted_network(pool, recipe, images, torch.device("cpu"), 0, TRIED).state_dict()
+    begin(recipe, images, 0, lambda _: tried)
     begun = time.perf_counter()
     rows = rows_to_make(placed, images, force)
     how = read_or_choose(placed.folder, device, lambda: _one_by_one(device, images))
@@ -190,9 +192,6 @@ def _convert(pool: Pool, placed: Pool, images: Images, device: torch.device, mod
     """Convert a row of `pool`; write report, trace and weights into the folder of `placed`."""
     count = placed.recipe.model_args["calibration"]["images"]
     converted = _converted_network(pool, placed.recipe, images, device, model, count)
-    state = converted.state_dict()
-    # ValueError where the recipe's network does not take these weights
-    begin(placed.recipe, images, model, lambda _: state)
     # JSON has no NaN
     report = converted.report.astype(object).where(converted.report.notna(), None)
     folder = placed.folder
@@ -201,7 +200,7 @@ def _convert(pool: Pool, placed: Pool, images: Images, device: torch.device, mod
     )
     no_losses = np.zeros((0, int(pool.member[model].sum())), np.float16)
     folder.write_array(trace_name(model), no_losses)
-    write_weights(folder, weights_name(model), state)
+    write_weights(folder, weights_name(model), converted.state_dict())
 
 
 def member_batches(
