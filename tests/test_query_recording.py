@@ -158,7 +158,7 @@ def test_rounding_never_moves_a_membrane_across_its_threshold():
     theta = rng.uniform(0.1, 3, 50)
     mem = theta * (1 + rng.choice([-1, 1], (12, 4, 50)) * 10 ** rng.uniform(-9, -3, (12, 4, 50)))
     spk = mem >= theta
-    small = recording._rounded_to_its_side(mem, spk, theta.astype(np.float32))
+    small = recording._rounded_without_crossing(mem, spk, theta.astype(np.float32))
     # plain rounding would
     assert ((mem.astype(np.float16) >= theta.astype(np.float32)) != spk).any()
     assert small.dtype == np.float16 and np.array_equal(small >= theta.astype(np.float32), spk)

@@ -7,6 +7,8 @@ why it takes the mean over the last two axes: adaptive pooling is slow under vma
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
@@ -21,9 +23,9 @@ class TinyCNN(nn.Module):
 
     def __init__(self, in_channels: int = 1, num_classes: int = 10, width: int = 16) -> None:
         super().__init__()
-        channels = (in_channels, width, 2 * width, 4 * width)
+        widths = pairwise((in_channels, width, 2 * width, 4 * width))
         layers = []
-        for before, after, stride in zip(channels, channels[1:], (1, 2, 2), strict=False):
+        for (before, after), stride in zip(widths, (1, 2, 2), strict=True):
             layers += [
                 nn.Conv2d(before, after, 3, stride, 1, bias=False),
                 nn.BatchNorm2d(after),
@@ -96,12 +98,12 @@ class BasicBlock(nn.Module):
         self.bn1 = nn.BatchNorm2d(after)
         self.conv2 = nn.Conv2d(after, after, 3, padding=1)
         self.bn2 = nn.BatchNorm2d(after)
-        same = stride == 1 and before == after
-        self.shortcut = (
-            nn.Identity()
-            if same
-            else nn.Sequential(nn.Conv2d(before, after, 1, stride), nn.BatchNorm2d(after))
-        )
+        if stride == 1 and before == after:
+            self.shortcut = nn.Identity()
+        else:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(before, after, 1, stride), nn.BatchNorm2d(after)
+            )
 
     def forward(self, h: Tensor) -> Tensor:
         return relu(self.bn2(self.conv2(relu(self.bn1(self.conv1(h))))) + self.shortcut(h))
@@ -120,10 +122,9 @@ class ResNet18(nn.Module):
         self.stem = nn.Sequential(
             nn.Conv2d(in_channels, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU()
         )
-        channels = (width, width, 2 * width, 4 * width, 8 * width)
-        stages = zip(channels, channels[1:], (1, 2, 2, 2), strict=False)
+        widths = pairwise((width, width, 2 * width, 4 * width, 8 * width))
         blocks = []
-        for before, after, stride in stages:
+        for (before, after), stride in zip(widths, (1, 2, 2, 2), strict=True):
             blocks += [BasicBlock(before, after, stride), BasicBlock(after, after, 1)]
         self.stages = nn.Sequential(*blocks)
         self.head = nn.Linear(8 * width, num_classes)
@@ -143,7 +144,8 @@ class VGG16(nn.Module):
 
     def __init__(self, in_channels: int = 3, num_classes: int = 10, width: int = 64) -> None:
         super().__init__()
-        layers, before = [], in_channels
+        layers = []
+        before = in_channels
         for repeats, factor in ((2, 1), (2, 2), (3, 4), (3, 8), (3, 8)):
             for _ in range(repeats):
                 layers += [
@@ -155,8 +157,13 @@ class VGG16(nn.Module):
             layers.append(nn.AvgPool2d(2, ceil_mode=True))
         self.features = nn.Sequential(*layers)
         wide = 64 * width
-        hidden = nn.Linear(before, wide), nn.ReLU(), nn.Linear(wide, wide), nn.ReLU()
-        self.classifier = nn.Sequential(*hidden, nn.Linear(wide, num_classes))
+        self.classifier = nn.Sequential(
+            nn.Linear(before, wide),
+            nn.ReLU(),
+            nn.Linear(wide, wide),
+            nn.ReLU(),
+            nn.Linear(wide, num_classes),
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return self.classifier(self.features(x).mean((-2, -1)))

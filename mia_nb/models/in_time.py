@@ -17,8 +17,7 @@ from torch import Tensor, fx, nn
 from mia_nb import models
 from mia_nb.checks import known_options, one_of, whole
 from mia_nb.models import linearity, neurons
-from mia_nb.models import sites as places
-from mia_nb.models.sites import Spike
+from mia_nb.models.sites import Spike, is_spike, spike_calls, trace, traced
 
 READOUTS = ("mean", "sum", "last")
 ENCODINGS = ("constant", "rate", "latency")
@@ -97,14 +96,12 @@ class InTime(nn.Module):
     def _encoded_by_snntorch(self, x: Tensor) -> Tensor:
         from snntorch import spikegen
 
-        scale, shift = (
-            torch.tensor(v, device=x.device, dtype=x.dtype).view(-1, 1, 1)
-            for v in (self.std, self.mean)
-        )
-        pixels = (x * scale + shift).clamp(0, 1)
-        # by default dark pixels would fire after the last step
-        fitting = {"normalize": True} if self.encode == "latency" else {}
-        options = {**fitting, **self.encode_args}
+        std = torch.tensor(self.std, device=x.device, dtype=x.dtype).view(-1, 1, 1)
+        mean = torch.tensor(self.mean, device=x.device, dtype=x.dtype).view(-1, 1, 1)
+        pixels = (x * std + mean).clamp(0, 1)
+        options = dict(self.encode_args)
+        if self.encode == "latency":
+            options.setdefault("normalize", True)  # else dark pixels would fire after the last step
         try:
             events = getattr(spikegen, self.encode)(pixels, num_steps=self.timesteps, **options)
         except Exception as error:  # snntorch raises bare exceptions
@@ -158,33 +155,39 @@ class SNN(InTime):
     ) -> None:
         known_options("SNN", presentation, Presentation.__annotations__)
         super().__init__(timesteps, **presentation)
-        self.net = net if places.traced(net) else places.trace(net, None)[0]
+        if not traced(net):
+            net, _ = trace(net, None)
+        self.net = net
         self.fold = fold
         self.report = None
 
     def spikes(self) -> dict[str, Spike]:
         """The sites by name, in the order in which they fire."""
-        return {
-            node.target: self.net.get_submodule(node.target)
-            for node in places.spike_calls(self.net)
-        }
+        names = [node.target for node in spike_calls(self.net)]
+        return {name: self.net.get_submodule(name) for name in names}
 
     def check_steps(self, x: Tensor) -> None:
         """ValueError if the network mixes time steps or samples, tried on images (B, C, H, W)."""
-        linearity.check_steps(self.net, *self._at_one_step(x))
+        rows, encoded = self._at_one_step(x)
+        linearity.check_steps(self.net, rows, encoded)
 
     def check_linear(self, x: Tensor) -> None:
         """ValueError if what lies between the spikes mixes time steps or samples, or is not linear,
         so that means over time would not tend to the values of a network without spikes.
         """
-        linearity.check_linear(self.net, *self._at_one_step(x))
+        rows, encoded = self._at_one_step(x)
+        linearity.check_linear(self.net, rows, encoded)
         self.check_steps(x)
 
     def _at_one_step(self, x: Tensor) -> tuple[Tensor, bool]:
-        """What enters at one time step, and whether it is another at each."""
+        """What enters the network at single time steps, as rows of a batch; and whether that is
+        another thing at each step.
+        """
         with models.same_draws(x.device):
             events = self.events(x)
-        return (x, False) if events is None else (events.flatten(0, 1), True)
+        if events is None:
+            return x, False
+        return events.flatten(0, 1), True
 
     def steps(self, x: Tensor) -> Tensor:
         """(T, B, K) outputs of the last layer."""
@@ -195,7 +198,9 @@ class SNN(InTime):
                 " with fold=False"
             )
         events = self.events(x)
-        return self._folded(x, events) if self.fold else self._step_by_step(x, events)
+        if self.fold:
+            return self._folded(x, events)
+        return self._step_by_step(x, events)
 
     def _folded(self, x: Tensor, events: Tensor | None) -> Tensor:
         """All steps in one call of the network, whose arguments `sites.trace` describes."""
@@ -205,18 +210,21 @@ class SNN(InTime):
 
     def _step_by_step(self, x: Tensor, events: Tensor | None) -> Tensor:
         """One run of the network per step."""
-        step = _Step(self.net)
+        runner = _StepRunner(self.net)
         inputs = [x] * self.timesteps if events is None else events
-        return torch.stack([step.run(input_now, 1, False) for input_now in inputs])
+        return torch.stack([runner.run(input_now, 1, False) for input_now in inputs])
 
 
 def _hooked_by_opacus(net: nn.Module) -> bool:
     """Whether Opacus collects per-sample gradients of this network or of one of its parts."""
-    hooks = (hook for part in net.modules() for hook in part._forward_hooks.values())
-    return any((getattr(hook, "__module__", None) or "").startswith("opacus.") for hook in hooks)
+    for part in net.modules():
+        for hook in part._forward_hooks.values():
+            if str(getattr(hook, "__module__", None)).startswith("opacus."):
+                return True
+    return False
 
 
-class _Step(fx.Interpreter):
+class _StepRunner(fx.Interpreter):
     """Runs one time step per call of `run`, and keeps the potentials for the next step."""
 
     def __init__(self, net: fx.GraphModule) -> None:
@@ -225,18 +233,16 @@ class _Step(fx.Interpreter):
 
     def run_node(self, node: fx.Node) -> Any:
         """One operation; a site spikes from the potential that the last step left."""
-        spike = self.fetch_attr(node.target) if node.op == "call_module" else None
-        if not isinstance(spike, Spike):
+        if not is_spike(self.module, node):
             return super().run_node(node)
+        spike = self.fetch_attr(node.target)
         args, _ = self.fetch_args_kwargs_from_env(node)
         x = args[0]
         options = dict(spike.options)
-        theta, u0, amplitude = neurons.placed(
-            x[None], spike.theta, spike.u0, options.pop("amplitude")
-        )
-        out, self.mem[node.name], _ = neurons.step(
-            x, self.mem.get(node.name, u0), theta, amplitude, **options
-        )
+        amplitude = options.pop("amplitude")
+        theta, u0, amplitude = neurons.placed(x[None], spike.theta, spike.u0, amplitude)
+        mem = self.mem.get(node.name, u0)
+        out, self.mem[node.name], _ = neurons.step(x, mem, theta, amplitude, **options)
         return out.to(x.dtype)
 
 
@@ -258,7 +264,8 @@ def _time_first(x: Tensor, timesteps: int, time_axis: int) -> Tensor:
     came = f"events {tuple(x.shape)} have {steps} time steps, as axis {time_axis} is time"
     if other != timesteps:
         raise ValueError(f"{came}; the network runs {timesteps}: retime it")
-    order = "(T, B, C, H, W)" if time_axis else "samples first, (B, T, C, H, W)"
+    # the other axis fits: the events are probably in the other order
+    order = "(T, B, C, H, W)" if time_axis == 1 else "samples first, (B, T, C, H, W)"
     raise ValueError(f"{came}; of events {order} set time_axis={1 - time_axis} of the network")
 
 
@@ -270,7 +277,9 @@ def read_out(steps: Tensor, readout: str) -> Tensor:
         steps = steps.float()
     if readout == "last":
         return steps[-1]
-    return steps.mean(0) if readout == "mean" else steps.sum(0)
+    if readout == "sum":
+        return steps.sum(0)
+    return steps.mean(0)
 
 
 def cumulative(steps: Tensor, readout: str = "mean") -> Tensor:
@@ -288,15 +297,15 @@ def cumulative(steps: Tensor, readout: str = "mean") -> Tensor:
 
 def retime(snn: SNN, timesteps: int) -> SNN:
     """A shallow copy over another number of steps, which shares weights and thresholds."""
-    return _copy(snn, timesteps=whole("timesteps", timesteps), report=None)
+    return _changed_copy(snn, timesteps=whole("timesteps", timesteps), report=None)
 
 
 def folded(snn: SNN) -> SNN:
     """A shallow copy that runs all time steps in one call of each layer."""
-    return _copy(snn, fold=True)
+    return _changed_copy(snn, fold=True)
 
 
-def _copy(snn: SNN, **changes: Any) -> SNN:
+def _changed_copy(snn: SNN, **changes: Any) -> SNN:
     """A shallow copy with other attributes, which shares weights and thresholds."""
     other = copy.copy(snn)
     vars(other).update(changes)

@@ -10,7 +10,7 @@ anything.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from torch import Tensor, fx
 
 from mia_nb import models
 from mia_nb.models.pooling import plain_window
-from mia_nb.models.sites import STEPWISE, WithoutSpikes, spike_calls, where_of
+from mia_nb.models.sites import STEPWISE, WithoutSpikes, name_of, spike_calls, where_of
 
 SAMPLES = 5  # images that are tried; calls that join rows in twos, threes or fours do not fit them
 TOLERANCE = 1e-3  # as a fraction of the largest value
@@ -73,17 +73,20 @@ def check_steps(net: fx.GraphModule, x: Tensor, encoded: bool) -> None:
     with models.evaluating(net):
         activations = _activations(net, x, encoded)
         with models.same_draws(x.device):
-            a, b, c, d = (_between(activations, torch.rand_like) for _ in range(4))
-        runs = [
-            {name: torch.cat([step[name] for step in steps]) for name in a}
-            for steps in ((a, b, c, d), (d, b, a, a))  # no permutation: sums change too
-        ]
+            a, b, c, d = [_random_outputs(activations, torch.rand_like) for _ in range(4)]
+        # the second is no permutation of the first: sums over steps change too
+        runs = [_in_one_batch([a, b, c, d]), _in_one_batch([d, b, a, a])]
         wrong = _first_wrong(net, runs, torch.cat([x] * 4), partial(_are_apart, len(x)))
     if wrong is not None:
         raise ValueError(
-            f"{_place(wrong)}: {_name(net, wrong)} mixes time steps or samples: no call may move"
-            f" or reduce the first axis, the batch; or {STEPWISE}"
+            f"{_place(wrong)}: {_layer_or_function(net, wrong)} mixes time steps or samples: no"
+            f" call may move or reduce the first axis, the batch; or {STEPWISE}"
         )
+
+
+def _in_one_batch(steps: list[Outputs]) -> Outputs:
+    """The outputs of the sites at these time steps, one after the other along the batch."""
+    return {name: torch.cat([outputs[name] for outputs in steps]) for name in steps[0]}
 
 
 def _activations(net: fx.GraphModule, x: Tensor, encoded: bool) -> Outputs:
@@ -91,7 +94,9 @@ def _activations(net: fx.GraphModule, x: Tensor, encoded: bool) -> Outputs:
     sites = spike_calls(net)
     values = _values(net, {}, x, sites)
     activations = {str(site.target): 2 * values[site][0] for site in sites}
-    return activations | ({IMAGES: x} if encoded else {})
+    if encoded:
+        activations[IMAGES] = x
+    return activations
 
 
 def _pairs(activations: Outputs) -> Iterator[tuple[Outputs, Outputs]]:
@@ -99,17 +104,23 @@ def _pairs(activations: Outputs) -> Iterator[tuple[Outputs, Outputs]]:
     device = next(iter(activations.values())).device
     for draw in (torch.rand_like, _zeros_and_ones):
         with models.same_draws(device):
-            pair = _between(activations, draw), _between(activations, draw)
-        yield pair
-    yield activations, {name: torch.zeros_like(value) for name, value in activations.items()}
+            a = _random_outputs(activations, draw)
+            b = _random_outputs(activations, draw)
+        yield a, b
+    silence = {name: torch.zeros_like(value) for name, value in activations.items()}
+    yield activations, silence
 
 
 def _zeros_and_ones(like: Tensor) -> Tensor:
     return torch.randint_like(like, 2)
 
 
-def _between(activations: Outputs, draw: Callable[[Tensor], Tensor]) -> Outputs:
-    """Random outputs in the range of these activations; between 0 and 1 where there are none."""
+def _random_outputs(activations: Outputs, draw: Callable[[Tensor], Tensor]) -> Outputs:
+    """Random outputs between the least and the largest of these activations; between 0 and 1 where
+    all are 0.
+
+    draw: (like) -> random numbers from 0 to 1 of this shape.
+    """
     outputs = {}
     for name, value in activations.items():
         low = value.min().clamp(max=0)
@@ -121,14 +132,16 @@ def _between(activations: Outputs, draw: Callable[[Tensor], Tensor]) -> Outputs:
 class _Run(WithoutSpikes):
     """Runs a network whose sites give these outputs, and keeps the tensors of some calls."""
 
-    def __init__(self, net: fx.GraphModule, outputs: Outputs, kept: Collection[fx.Node]) -> None:
+    def __init__(self, net: fx.GraphModule, outputs: Outputs, kept: Iterable[fx.Node]) -> None:
         super().__init__(net, self._output)
         self.outputs = outputs
         self.kept = set(kept)
         self.values: dict[fx.Node, list[Tensor]] = {}
 
     def _output(self, site: str, value: Tensor) -> Tensor:
-        return self.outputs[site].clone() if site in self.outputs else torch.relu(value)
+        if site in self.outputs:
+            return self.outputs[site].clone()
+        return torch.relu(value)
 
     def run_node(self, node: fx.Node) -> Any:
         """One call. Its tensors are copied, as a later call may change them in place."""
@@ -140,7 +153,7 @@ class _Run(WithoutSpikes):
 
 
 def _values(
-    net: fx.GraphModule, outputs: Outputs, x: Tensor, kept: Collection[fx.Node]
+    net: fx.GraphModule, outputs: Outputs, x: Tensor, kept: Iterable[fx.Node]
 ) -> dict[fx.Node, list[Tensor]]:
     """What some calls give where the sites give `outputs`, or else the ReLU of their inputs."""
     run = _Run(net, outputs, kept)
@@ -161,22 +174,39 @@ def _first_wrong(
     x: Tensor,
     right: Callable[..., bool],
 ) -> fx.Node | None:
-    """The first call whose values in these runs are not right; None if those that enter the sites,
-    and the output, are.
+    """The first call whose values are not right; None if those that enter the sites, and the
+    output, are.
+
+    Parameters:
+        net: a traced network.
+        runs: the outputs of the sites in each run.
+        x: what enters the network.
+        right: takes a call's tensors in each of the runs, and says whether they are as wanted.
     """
-    nodes = list(net.graph.nodes)
-    ends = [*(site.args[0] for site in spike_calls(net)), nodes[-1]]
-    values = [_values(net, outputs, x, ends) for outputs in runs]
-    wrong = [end for end in ends if not right(*(of_run[end] for of_run in values))]
-    if not wrong:
+    ends = [*(site.args[0] for site in spike_calls(net)), net.graph.output_node()]
+    if _first_wrong_of(ends, net, runs, x, right) is None:
         return None
     # only now, as the values of all calls take much memory
-    values = [_values(net, outputs, x, nodes) for outputs in runs]
-    return next(node for node in nodes if not right(*(of_run[node] for of_run in values)))
+    return _first_wrong_of(net.graph.nodes, net, runs, x, right)
+
+
+def _first_wrong_of(
+    calls: Iterable[fx.Node],
+    net: fx.GraphModule,
+    runs: Sequence[Outputs],
+    x: Tensor,
+    right: Callable[..., bool],
+) -> fx.Node | None:
+    """The first of these calls whose values are not right, as for `_first_wrong`."""
+    values_of_runs = [_values(net, outputs, x, calls) for outputs in runs]
+    for call in calls:
+        if not right(*[values[call] for values in values_of_runs]):
+            return call
+    return None
 
 
 def _is_mean(a: list[Tensor], b: list[Tensor], mean: list[Tensor]) -> bool:
-    """Whether the last values are the means of the others."""
+    """Whether the values of the third run are the means of those of the first two."""
     for first, second, middle in zip(a, b, mean, strict=True):
         if not _close((_number(first) + _number(second)) / 2, _number(middle), TOLERANCE):
             return False
@@ -184,14 +214,16 @@ def _is_mean(a: list[Tensor], b: list[Tensor], mean: list[Tensor]) -> bool:
 
 
 def _are_apart(samples: int, first: list[Tensor], second: list[Tensor]) -> bool:
-    """Whether the second of four time steps has the same values in two runs with other ones."""
+    """Whether the second of four time steps has the same values in two runs, in which the other
+    steps differ.
+    """
+    second_step = slice(samples, 2 * samples)
     for a, b in zip(first, second, strict=True):
         if a.shape == b.shape and torch.equal(a, b):
             continue  # independent of spikes, such as a weight
         if a.shape != b.shape or a.shape[:1] != (4 * samples,):
             return False
-        step = slice(samples, 2 * samples)
-        if not _close(_number(a[step]), _number(b[step]), 0):
+        if not _close(_number(a[second_step]), _number(b[second_step]), 0):
             return False
     return True
 
@@ -203,13 +235,15 @@ def _number(value: Tensor) -> Tensor:
 
 def _close(first: Tensor, second: Tensor, tolerance: float) -> bool:
     """Whether two values differ by no more than their rounding, or than the tolerance."""
-    allowed = max(tolerance, 4 * torch.finfo(first.dtype).eps) * (10 if first.is_cuda else 1)
+    allowed = max(tolerance, 4 * torch.finfo(first.dtype).eps)
+    if first.is_cuda:
+        allowed *= 10
     return torch.allclose(first, second, rtol=0, atol=allowed * float(first.abs().max()))
 
 
 def _not_linear(net: fx.GraphModule, node: fx.Node) -> str:
     """The message for a call that is not linear: where it is, its name, why, and what to do."""
-    name = _name(net, node)
+    name = _layer_or_function(net, node)
     reason = (
         f"{_place(node)}: {name} of spikes is not {name} of their mean, at any number of timesteps"
     )
@@ -226,24 +260,22 @@ def _not_linear(net: fx.GraphModule, node: fx.Node) -> str:
     )
 
 
-def _name(net: fx.GraphModule, node: fx.Node) -> str:
+def _layer_or_function(net: fx.GraphModule, node: fx.Node) -> str:
     """The name of the layer, function or method that is called, `add` for `add_` too."""
     if node.op == "call_module":
         layer = net.get_submodule(node.target)
         name = type(layer).__name__
         return f"{name} with its hooks" if layer._forward_hooks else name
-    if node.target is getattr:
-        return str(node.args[1])
-    return getattr(node.target, "__name__", str(node.target)).strip("_")
+    return name_of(node).strip("_")
 
 
 def _place(node: fx.Node) -> str:
     """Where a call is: the path of a layer; for functions also "(file.py, line 7)"."""
     if node.op == "call_module":
         return where_of(node)
-    frames = re.findall(r'File "([^"]+)", line (\d+), in (.*)', node.stack_trace or "")
+    frames = re.findall(r'File "([^"]+)", line (\d+)', node.stack_trace or "")
     tracing = (str(Path(torch.__file__).parent), str(Path(__file__).with_name("sites.py")))
-    for file, line, _ in reversed(frames):
+    for file, line in reversed(frames):
         if not file.startswith(tracing):
             return f"{where_of(node)} ({Path(file).name}, line {line})"
     return where_of(node)

@@ -36,9 +36,10 @@ __all__ = [
 ]
 
 GAMMA = -3.0  # HBNODE: damping sigmoid(-3) = .0474
-STARTS = ("conv", "zeros")
-NORMS = ("bn", "gn")
+STARTS = ("conv", "zeros")  # of the velocity v, where the equation is of second order
+NORMS = ("bn", "gn")  # batch norm, group norm
 LAYOUTS = ("16-32-64", "64")
+# attributes of a FlowBlock that `describe` gives
 DESCRIBED = ("order", "damped", "noise_train", "noise_eval", "sigma", "noise_sd")
 
 
@@ -93,26 +94,35 @@ class Drift(nn.Module):
         if self.lipschitz is None:
             return None, None
         bound = math.sqrt(self.lipschitz)
+        first, second = self._certified_norms(size)
         # min(1, bound / norm) without a division by 0
-        return tuple(
-            bound / conv_norm(c.state.weight, *size).clamp(min=bound)
-            for c in (self.first, self.second)
-        )
+        return bound / first.clamp(min=bound), bound / second.clamp(min=bound)
+
+    def _certified_norms(self, size: tuple[int, int]) -> tuple[Tensor, Tensor]:
+        """Certified norms of the two convolutions of h, for states of this height and width."""
+        first = conv_norm(self.first.state.weight, *size)
+        second = conv_norm(self.second.state.weight, *size)
+        return first, second
 
     def certified_lipschitz(self, size: tuple[int, int]) -> float:
         """Certified upper bound of the Lipschitz constant in h after scaling, for states of this
         height and width.
         """
         with torch.no_grad():
-            norms = [conv_norm(c.state.weight, *size) for c in (self.first, self.second)]
-            scales = [1.0 if s is None else s for s in self.scales(size)]
-            return float(norms[0] * scales[0] * norms[1] * scales[1])
+            bound = 1.0
+            for norm, scale in zip(self._certified_norms(size), self.scales(size), strict=True):
+                bound = bound * norm if scale is None else bound * norm * scale
+            return float(bound)
 
     def forward(
         self, t: float | Tensor, h: Tensor, scales: Sequence[Tensor | None] | None = None
     ) -> Tensor:
-        first, second = self.scales(h.shape[-2:]) if scales is None else scales
-        return self.second(t, relu(self.first(t, relu(h), first)), second)
+        """f(t, h); `scales` are those of `scales(size)`, computed here if they are None."""
+        if scales is None:
+            scales = self.scales(h.shape[-2:])
+        first_scale, second_scale = scales
+        inner = relu(self.first(t, relu(h), first_scale))
+        return self.second(t, inner, second_scale)
 
 
 class Damping(nn.Module):
@@ -194,16 +204,20 @@ class FlowBlock(nn.Module):
         self.clip = clip
         self.noise_train = noise_train
         self.noise_eval = noise_eval
-        self.forced = None
+        self.forced: bool | None = None  # by `set_noise`
         wide = channels + augment
         self.out_channels = wide
-        self.drift = Drift(2 * wide if order == 2 and not damped else wide, wide, lipschitz)
+        sees_velocity = order == 2 and not damped
+        self.drift = Drift(2 * wide if sees_velocity else wide, wide, lipschitz)
         if damped:
             self.damping = Damping()
         self.start = None  # the net that gives v(t0), or None for zeros
         if order == 2 and start == "conv":
-            conv = [nn.Conv2d(wide, wide, 3, padding=1) for _ in range(2)]
-            self.start = nn.Sequential(conv[0], nn.ReLU(), conv[1])
+            self.start = nn.Sequential(
+                nn.Conv2d(wide, wide, 3, padding=1),
+                nn.ReLU(),
+                nn.Conv2d(wide, wide, 3, padding=1),
+            )
 
     @property
     def sigma(self) -> float:
@@ -231,8 +245,9 @@ class FlowBlock(nn.Module):
                 " noise_train=True): call set_noise(model, None) before training, or build the"
                 " model with noise_train=False"
             )
-        built = self.noise_train if self.training else self.noise_eval
-        return built if self.forced is None else self.forced
+        if self.forced is not None:
+            return self.forced
+        return self.noise_train if self.training else self.noise_eval
 
     def field(
         self, t: float | Tensor, state: Tensor, scales: Sequence[Tensor | None] | None = None
@@ -249,7 +264,7 @@ class FlowBlock(nn.Module):
         """h(t0 + T) (B, out_channels, H, W); noise from the generator, else from torch's global
         one.
         """
-        self._check_gradients()
+        self._check_gradients_per_sample()
         h = self.entering(h)
         if self.order == 2:
             v = torch.zeros_like(h) if self.start is None else self.start(h)
@@ -269,26 +284,27 @@ class FlowBlock(nn.Module):
             norm = h.flatten(1).norm(dim=1).clamp(min=self.clip)
             h = h * (self.clip / norm).view(-1, 1, 1, 1)
         if self.augment:
-            h = torch.cat([h, torch.zeros_like(h[:, :1]).expand(-1, self.augment, -1, -1)], 1)
+            zeros = torch.zeros_like(h[:, :1]).expand(-1, self.augment, -1, -1)
+            h = torch.cat([h, zeros], 1)
         return h
 
-    def _check_gradients(self) -> None:
+    def _check_gradients_per_sample(self) -> None:
         """Refuse gradients per sample where they would silently be wrong."""
         if not any(hasattr(p, "grad_sample") for p in self.parameters()):  # put there by Opacus
             return
         method = self.solver["method"]
+        wrong = ""
         if method in solvers.BACKENDS:
             # hooks count drift calls of rejected or unused steps, which have no backward pass
             wrong = f"method={method!r}"
         elif self.drift.lipschitz is not None:
             # the scales depend on the weights, which hooks do not see
             wrong = "lipschitz"
-        else:
-            return
-        raise ValueError(
-            f"{wrong} gives wrong gradients per sample, which DP-SGD needs: build the block"
-            " without it"
-        )
+        if wrong:
+            raise ValueError(
+                f"{wrong} gives wrong gradients per sample, which DP-SGD needs: build the block"
+                " without it"
+            )
 
 
 def _check_equation(
@@ -315,12 +331,14 @@ def _check_equation(
 
 
 def _norm(kind: str, channels: int) -> nn.Module:
-    return (
-        nn.BatchNorm2d(channels) if kind == "bn" else nn.GroupNorm(math.gcd(8, channels), channels)
-    )
+    """The normalisation of this kind, a word of NORMS."""
+    if kind == "bn":
+        return nn.BatchNorm2d(channels)
+    return nn.GroupNorm(math.gcd(8, channels), channels)
 
 
 def _down(kind: str, before: int, after: int) -> nn.Sequential:
+    """Layers that halve height and width; the norm is of this kind."""
     return nn.Sequential(
         _norm(kind, before), nn.ReLU(), nn.Conv2d(before, after, 3, 2, 1, bias=False)
     )
@@ -415,9 +433,9 @@ class FlowNet(nn.Module):
     def forward(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Logits (B, num_classes); noise from the generator, else from torch's global one."""
         h = self.stem(x)
-        for place, down in enumerate(self.downs):
+        for number, down in enumerate(self.downs):
             if self.flow_at_each_width:
-                h = _through(self.groups[place], h, generator)
+                h = _through(self.groups[number], h, generator)
             h = down(h)
         return self.head(_through(self.groups[-1], h, generator).mean((-2, -1)))
 
@@ -426,12 +444,13 @@ def _flows(channels: int, blocks: int, augment: int, flow: FlowOptions) -> nn.Mo
     """One group: flows on [0, T], [T, 2T], ..."""
     group = [FlowBlock(channels, augment=augment, **flow)]
     for number in range(1, blocks):
-        begin = number * flow.get("T", 1.0)
-        group.append(FlowBlock(channels + augment, t0=begin, **flow))
+        t0 = number * flow.get("T", 1.0)
+        group.append(FlowBlock(channels + augment, t0=t0, **flow))
     return nn.ModuleList(group)
 
 
 def _through(group: nn.ModuleList, h: Tensor, generator: torch.Generator | None) -> Tensor:
+    """The state after the blocks of a group, one after another."""
     for block in group:
         h = block(h, generator)
     return h
@@ -439,7 +458,9 @@ def _through(group: nn.ModuleList, h: Tensor, generator: torch.Generator | None)
 
 def flow_blocks(module: nn.Module) -> Iterator[tuple[str, FlowBlock]]:
     """(name, block) of every FlowBlock."""
-    return ((name, part) for name, part in module.named_modules() if isinstance(part, FlowBlock))
+    for name, part in module.named_modules():
+        if isinstance(part, FlowBlock):
+            yield name, part
 
 
 def set_noise(module: nn.Module, on: bool | None) -> nn.Module:

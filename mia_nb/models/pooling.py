@@ -8,10 +8,8 @@ from torch import fx, nn
 POOL_ARGS = ("input", "kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
 
 
-def average_pools(net: fx.GraphModule) -> fx.GraphModule:
-    """Replace every plain 2-d max pooling, layer or function, by average pooling; returns the
-    network.
-    """
+def average_pools(net: fx.GraphModule) -> None:
+    """Replace every plain 2-d max pooling, layer or function, by average pooling."""
     for node in list(net.graph.nodes):
         window = plain_window(net, node)
         if window is None:
@@ -24,7 +22,6 @@ def average_pools(net: fx.GraphModule) -> fx.GraphModule:
             node.args = (images,)
             node.kwargs = window
     net.recompile()
-    return net
 
 
 def plain_window(net: fx.GraphModule, node: fx.Node) -> dict | None:

@@ -16,12 +16,13 @@ from mia_nb import models
 from mia_nb.models import neurons, sites
 from mia_nb.models.in_time import SNN, folded
 
-MOST_IMAGES = 12
-MOST_NEURONS = 200
+MOST_IMAGES = 12  # in a recording
+MOST_NEURONS = 200  # in a recording
+MOST_BYTES = 280_000  # size of a recording; with many time steps fewer neurons are recorded
+BYTES = 3  # of a neuron at a time step: a spike as uint8, a potential as float16
 # the layers whose operations are counted
 COUNTED = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-MEASURES = ("count", "first", "rest", "charge")  # for each site, explained in `activity`
-MOST_BYTES = 280_000  # size of a recording; with many time steps fewer neurons are recorded
+MEASURES = ("count", "first", "rest", "charge")  # of a site, explained in `activity`
 
 
 def checked_batches(batches: Iterable[Tensor]) -> Iterator[Tensor]:
@@ -54,30 +55,31 @@ def firing_rates(snn: SNN, batches: Iterable[Tensor]) -> pd.DataFrame:
 
     Caveat: firing rates say nothing about energy.
     """
-    totals: dict[str, list] = {}
+    fired: dict[str, Tensor] = {}  # by site: how often each neuron fired
+    steps: dict[str, int] = {}  # by site: time steps of all images together
 
-    def count(name: str, spike: nn.Module, args: tuple, out: Tensor) -> None:
+    def count(site: str, spike: nn.Module, args: tuple, out: Tensor) -> None:
         spk = out.detach().flatten(1).abs().sign()  # numbers, as sums of booleans are slow
-        fired = spk.sum(0, dtype=torch.promote_types(spk.dtype, torch.float32)).double()
-        spent = torch.stack([fired, torch.full_like(fired, len(spk))])
-        totals[name] = totals[name] + spent if name in totals else spent
+        counts = spk.sum(0, dtype=torch.promote_types(spk.dtype, torch.float32)).double()
+        fired[site] = fired.get(site, 0) + counts
+        steps[site] = steps.get(site, 0) + len(spk)
 
     with models.evaluating(snn), models.watched(snn.spikes().items(), count):
         for x in checked_batches(batches):
             folded(snn)(x)
-    if not totals:
+    if not fired:
         raise ValueError(
             "firing_rates got no batches: pass an iterable of normalised images (B, C, H, W)"
         )
-    rows = [
-        {
-            "site": name,
-            "rate": float(fired.sum() / seen.sum()),
-            "silent": float((fired == 0).double().mean()),
-            "always": float((fired == seen).double().mean()),
+    rows = []
+    for site, counts in fired.items():
+        row = {
+            "site": site,
+            "rate": float(counts.sum() / (len(counts) * steps[site])),
+            "silent": float((counts == 0).double().mean()),
+            "always": float((counts == steps[site]).double().mean()),
         }
-        for name, (fired, seen) in totals.items()
-    ]
+        rows.append(row)
     return pd.DataFrame(rows)
 
 
@@ -101,15 +103,16 @@ def record(snn: SNN, x: Tensor, site: str = "spike0") -> tuple[np.ndarray, np.nd
     spike = spikes[site]
     currents = {}
 
-    def keep(name: str, spike: nn.Module, args: tuple, out: Tensor) -> None:
-        currents[name] = sites.over_time(*args)
+    def keep(site: str, spike: nn.Module, args: tuple, out: Tensor) -> None:
+        currents[site] = sites.over_time(*args)
 
     with models.evaluating(snn):
         with models.watched([(site, spike)], keep):
             folded(snn)(x)
         h = currents[site]
         out, mem = neurons.multistep(h, spike.theta, spike.u0, return_mem=True, **spike.options)
-    theta = neurons.placed(h, spike.theta, spike.u0)[0].expand(h.shape[1:]).flatten()
+    theta, _, _ = neurons.placed(h, spike.theta, spike.u0)
+    theta = theta.expand(h.shape[1:]).flatten()
     return (
         out.ne(0).flatten(1).cpu().numpy(),
         mem.double().flatten(1).cpu().numpy(),
@@ -147,17 +150,18 @@ def record_images(
         return None
     site = next(iter(module.spikes()))
     recordings = [record(module, image[None], site) for image in x]
-    spk = np.stack([spk for spk, _, _ in recordings])
-    mem = np.stack([mem for _, mem, _ in recordings])
-    _, _, theta = recordings[0]
+    spikes_of_images, membranes_of_images, thresholds_of_images = zip(*recordings, strict=True)
+    spk = np.stack(spikes_of_images)
+    mem = np.stack(membranes_of_images)
+    theta = thresholds_of_images[0]  # the same for all images
     _, timesteps, size = spk.shape
-    count = max(1, min(MOST_NEURONS, size, MOST_BYTES // (3 * len(x) * timesteps)))
+    count = max(1, min(MOST_NEURONS, size, MOST_BYTES // (BYTES * len(x) * timesteps)))
     chosen = _evenly_spaced(size, count)
     spk = spk[:, :, chosen]
     theta = theta[chosen].astype(np.float32)
     return {
         "spikes": spk.astype(np.uint8),
-        "membranes": _rounded_to_its_side(mem[:, :, chosen], spk, theta),
+        "membranes": _rounded_without_crossing(mem[:, :, chosen], spk, theta),
         "thresholds": theta,
         "neurons": chosen,
         "size": np.array([size]),
@@ -204,18 +208,19 @@ def activity(module: SNN, x: Tensor) -> tuple[Tensor, Tensor]:
     """
     measures: dict[str, Tensor] = {}
 
-    def watch(name: str, spike: nn.Module, args: tuple, out: Tensor) -> None:
-        measures[name] = _site_measures(sites.over_time(*args), spike)
+    def measure(site: str, spike: nn.Module, args: tuple, out: Tensor) -> None:
+        measures[site] = _site_measures(sites.over_time(*args), spike)
 
     samples = x.shape[1] if x.ndim == 5 else len(x)
     with (
         models.evaluating(module),
-        models.watched(module.spikes().items(), watch),
+        models.watched(module.spikes().items(), measure),
         Operations(module, samples) as counted,
     ):
         steps = folded(module)(x, per_step=True)
     accumulates = counted.accumulates.float()[:, None]
-    return steps, torch.cat([accumulates, *(measures[name] for name in module.spikes())], 1)
+    columns = [accumulates, *(measures[site] for site in module.spikes())]
+    return steps, torch.cat(columns, 1)
 
 
 class Operations:
@@ -227,7 +232,7 @@ class Operations:
 
     Parameters:
         network: a network with or without `Spike` sites.
-        samples: number of samples in the batch.
+        samples: number of samples in the batch that will enter the network.
 
     Attributes:
         multiply_accumulates: number of operations for each sample.
@@ -264,8 +269,9 @@ class Operations:
         """Add the operations of this layer."""
         x = args[0].detach()
         if not self._spiked:
-            rows = len(x) // self.samples
-            self.multiply_accumulates += rows * int(_connections(layer, torch.ones_like(x[:1])))
+            rows_per_sample = len(x) // self.samples
+            all_connections = int(_connections(layer, torch.ones_like(x[:1])))
+            self.multiply_accumulates += rows_per_sample * all_connections
             return
         active_connections = _connections(layer, x.ne(0).to(x.dtype))
         per_sample = active_connections.unflatten(0, (-1, self.samples)).sum(0)
@@ -289,17 +295,19 @@ def _site_measures(h: Tensor, spike: nn.Module) -> Tensor:
     """(B, 4) the MEASURES of one site, from its input currents h (T, B, ...)."""
     options = spike.options
     out, before = neurons.multistep(h, spike.theta, spike.u0, return_mem=True, **options)
-    theta = neurons.placed(h, spike.theta, spike.u0)[0]
+    theta, _, _ = neurons.placed(h, spike.theta, spike.u0)
     spk = out.ne(0)
     count = spk.sum(0, dtype=torch.float32) / len(h)
     first = torch.where(spk.any(0), spk.byte().argmax(0), len(h)).float()
-    after = before[-1] - theta * spk[-1] if options["reset"] == "soft" else before[-1] * ~spk[-1]
+    after = before[-1] * ~spk[-1]  # hard reset
+    if options["reset"] == "soft":
+        after = before[-1] - theta * spk[-1]
     charge = (after / theta).float()
     values = (count, first, charge.abs(), charge)
     return torch.stack([value.flatten(1).mean(1) for value in values], 1)
 
 
-def _rounded_to_its_side(mem: np.ndarray, spk: np.ndarray, theta: np.ndarray) -> np.ndarray:
+def _rounded_without_crossing(mem: np.ndarray, spk: np.ndarray, theta: np.ndarray) -> np.ndarray:
     """Potentials rounded to float16, at or above the threshold exactly where there is a spike."""
     largest = np.finfo(np.float16).max
     rounded = np.clip(mem, -largest, largest).astype(np.float16)

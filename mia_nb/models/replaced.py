@@ -17,13 +17,18 @@ from mia_nb.models.neural_de import FlowBlock
 
 
 class Replaced(nn.Module):
-    """A network whose last group was replaced by another block; frozen parts take no gradient and
-    stay in evaluation mode during training.
+    """A network whose last group was replaced by another block.
+
+    Parameters:
+        network: with the new block as its last group.
+        freeze: whether all but that block and the head are frozen: they take no gradient, and stay
+            in evaluation mode during training.
     """
 
     def __init__(self, network: nn.Module, freeze: bool = False) -> None:
         super().__init__()
-        self.network, self.freeze = network, freeze
+        self.network = network
+        self.freeze = freeze
         if freeze:
             network.requires_grad_(False)
             network.groups[-1].requires_grad_(True)
@@ -42,16 +47,18 @@ class Replaced(nn.Module):
         return self.network(x)
 
     def adopt(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """A state dictionary for this module: its own last group, and everything else from `state`
-        of the network before its replacement.
+        """A state dictionary for this module: the last group is its own, everything else is that of
+        the network before its group was replaced.
+
+        state: the state dictionary of that network.
         """
-        replaced_group = f"groups.{len(self.network.groups) - 1}."
+        last_group = f"groups.{len(self.network.groups) - 1}."
         adopted = {}
-        for name, tensor in self.state_dict().items():
-            if name.startswith(f"network.{replaced_group}"):
-                adopted[name] = tensor
+        for name, tensor in self.network.state_dict().items():
+            if name.startswith(last_group):
+                adopted[f"network.{name}"] = tensor
         for name, tensor in state.items():
-            if not name.startswith(replaced_group):
+            if not name.startswith(last_group):
                 adopted[f"network.{name}"] = tensor
         return adopted
 
@@ -78,8 +85,10 @@ def replace_last(model: nn.Module, block: nn.Module, freeze: bool = False) -> Re
             " one built like it"
         )
     model = copy.deepcopy(model)
-    last = model.groups[-1]
-    model.groups[-1] = nn.ModuleList([block]) if isinstance(last, nn.ModuleList) else block
+    if isinstance(model.groups[-1], nn.ModuleList):  # a network of flows, whose groups are lists
+        model.groups[-1] = nn.ModuleList([block])
+    else:
+        model.groups[-1] = block
     return Replaced(model, freeze)
 
 

@@ -197,18 +197,20 @@ class Site(NamedTuple):
 class _Proxy(fx.Proxy):
     """A value of the graph, which records `h += a` as a change of h, not as h = h + a."""
 
+    def __iadd__(self, other: Any) -> fx.Proxy:
+        return self._assigned(operator.iadd, other)
 
-def _recorded(assignment: Callable) -> Callable:
-    """The method of `_Proxy` for this assignment."""
+    def __isub__(self, other: Any) -> fx.Proxy:
+        return self._assigned(operator.isub, other)
 
-    def record(value: fx.Proxy, other: Any) -> fx.Proxy:
-        return value.tracer.create_proxy("call_function", assignment, (value, other), {})
+    def __imul__(self, other: Any) -> fx.Proxy:
+        return self._assigned(operator.imul, other)
 
-    return record
+    def __itruediv__(self, other: Any) -> fx.Proxy:
+        return self._assigned(operator.itruediv, other)
 
-
-for _assignment in ASSIGNMENTS:
-    setattr(_Proxy, f"__{_assignment.__name__}__", _recorded(_assignment))
+    def _assigned(self, assignment: Callable, other: Any) -> fx.Proxy:
+        return self.tracer.create_proxy("call_function", assignment, (self, other), {})
 
 
 class _Tracer(fx.Tracer):
@@ -266,10 +268,10 @@ def trace(model: nn.Module, spike: Callable[[], Spike] | None) -> tuple[fx.Graph
         raise ValueError(
             f"{type(model).__name__} has no ReLU, so nothing in it can spike; {WAY_OUT}"
         )
-    _refuse_changes(net)
+    _settle_changes(net)
     _lay_out(net)
-    left = {node.target for node in graph.nodes}  # calls whose results are unused are gone
-    return net, [site for site in sites if site.name in left]
+    called = {node.target for node in graph.nodes}  # without calls whose results were unused
+    return net, [site for site in sites if site.name in called]
 
 
 def _refuse_parts(model: nn.Module) -> None:
@@ -306,12 +308,20 @@ def _graph(model: nn.Module) -> fx.Graph:
             f"{type(model).__name__} draws random numbers that do not depend on its input, which"
             " tracing freezes: use an nn.Dropout module or torch.rand_like of a tensor"
         )
-    checks = [node for node in graph.nodes if node.op == "placeholder"][1 : 1 + len(defaults)]
-    for node in checks:  # the nodes by which fx checks these defaults at every call
-        checks += [user for user in node.users if user not in checks]
-    for node in reversed(checks):
-        graph.erase_node(node)
+    _erase_defaults(graph, len(defaults))
     return graph
+
+
+def _erase_defaults(graph: fx.Graph, count: int) -> None:
+    """Erase this many inputs after the images, and the calls by which fx checks that they have
+    their default values.
+    """
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    unwanted = inputs[1 : 1 + count]
+    for node in unwanted:  # the list grows: users of users are unwanted too
+        unwanted += [user for user in node.users if user not in unwanted]
+    for node in reversed(unwanted):
+        graph.erase_node(node)
 
 
 def _refuse_two_modes(
@@ -396,13 +406,14 @@ def _kind_of_layer(module: nn.Module, node: fx.Node) -> str | None:
 
 
 def _kind_of_function(node: fx.Node) -> str | None:
-    name = getattr(node.target, "__name__", node.target)
+    name = name_of(node)
     if node.target in RELUS:
         return name
     plain_name = name.strip("_").removeprefix("special_")
     if plain_name in NO_SPIKING_FORM:
         raise ValueError(_refusal(node, name))
-    of_images = next((i.op == "placeholder" for i in node.all_input_nodes), False)
+    source = next(iter(node.all_input_nodes), None)
+    of_images = source is not None and source.op == "placeholder"
     if plain_name in CLAMPS and not of_images:
         raise ValueError(_refusal(node, name))
     return None
@@ -438,12 +449,14 @@ def _replace(net: fx.GraphModule, node: fx.Node, name: str, spike: Spike) -> Non
         )
     net.add_submodule(name, spike)
     source = node.args[0] if node.args else node.kwargs["input"]
-    inplace = _changed(net, node) is not None or node.args[1:2] == (True,)
-    if inplace and any(_read_after(node, value) for value in _same_memory(net, source, node)[1:]):
-        raise ValueError(
-            f"{where_of(node)} changes in place what is then read by another name: use its result;"
-            f" {WAY_OUT}"
-        )
+    inplace = _changed(net, node) is not None or node.args[1:2] == (True,)  # F.relu(h, True)
+    if inplace:
+        views = [value for value in _same_memory(net, source, node) if value is not source]
+        if _any_read_after(node, views):
+            raise ValueError(
+                f"{where_of(node)} changes in place what is then read by another name: use its"
+                f" result; {WAY_OUT}"
+            )
     with net.graph.inserting_after(node):
         new = net.graph.call_module(name, (source,))
     new.meta = dict(node.meta)
@@ -453,34 +466,57 @@ def _replace(net: fx.GraphModule, node: fx.Node, name: str, spike: Spike) -> Non
     net.graph.erase_node(node)
 
 
-def _refuse_changes(net: fx.GraphModule) -> None:
-    """ValueError for a call that changes a tensor in place, if its result is dropped or the tensor
-    is read later: a graph knows results only. Assignments such as h += a become h = h + a.
+def _settle_changes(net: fx.GraphModule) -> None:
+    """Make assignments such as h += a, which change a tensor in place, h = h + a; ValueError where
+    a call changes a tensor in place and its result does not tell: a graph knows results only.
     """
     for node in net.graph.nodes:
-        assigned = node.target in ASSIGNMENTS
-        old = node.args[0] if assigned else _changed(net, node)
-        if old is None:
-            continue
-        read_later = any(_read_after(node, value) for value in _same_memory(net, old, node))
-        if assigned and (not read_later or _is_size(old)):
-            node.target = ASSIGNMENTS[node.target]
-            continue
-        if not assigned and old.op in ("placeholder", "get_attr"):
-            raise ValueError(
-                f"{where_of(node)} changes {old.name}, which is not its own, in place: work on a"
-                " new tensor"
-            )
-        if not node.users or read_later:
-            raise ValueError(
-                f"{where_of(node)} changes in place what another name reads, or none: use its"
-                " result, as in h = h + 1"
-            )
+        if node.target in ASSIGNMENTS:
+            _settle_assignment(net, node)
+        else:
+            _refuse_change(net, node)
 
 
-def _read_after(node: fx.Node, value: fx.Node) -> bool:
-    """Whether a value, more than its size or type, is read after this call."""
-    return any(user > node and _name(user) not in SIZES | TENSOR_TYPES for user in value.users)
+def _settle_assignment(net: fx.GraphModule, node: fx.Node) -> None:
+    """Make h += a h = h + a; ValueError where the old h is read later by another name."""
+    old = node.args[0]
+    # a size is a number, which no assignment changes
+    if not _is_size(old) and _any_read_after(node, _same_memory(net, old, node)):
+        raise ValueError(_change_read(node))
+    node.target = ASSIGNMENTS[node.target]
+
+
+def _refuse_change(net: fx.GraphModule, node: fx.Node) -> None:
+    """ValueError for a call that changes a tensor in place, if the tensor is the input or a weight,
+    if the call's result is dropped, or if the tensor is read later.
+    """
+    old = _changed(net, node)
+    if old is None:
+        return
+    if old.op in ("placeholder", "get_attr"):
+        raise ValueError(
+            f"{where_of(node)} changes {old.name}, which is not its own, in place: work on a new"
+            " tensor"
+        )
+    if not node.users or _any_read_after(node, _same_memory(net, old, node)):
+        raise ValueError(_change_read(node))
+
+
+def _change_read(node: fx.Node) -> str:
+    """The message for a change in place that is not seen in the call's result alone."""
+    return (
+        f"{where_of(node)} changes in place what another name reads, or none: use its result, as in"
+        " h = h + 1"
+    )
+
+
+def _any_read_after(node: fx.Node, values: list[fx.Node]) -> bool:
+    """Whether one of these values, more than its size or type, is read after this call."""
+    for value in values:
+        for user in value.users:
+            if user > node and name_of(user) not in SIZES | TENSOR_TYPES:
+                return True
+    return False
 
 
 def _same_memory(net: fx.GraphModule, value: fx.Node, call: fx.Node) -> list[fx.Node]:
@@ -488,41 +524,55 @@ def _same_memory(net: fx.GraphModule, value: fx.Node, call: fx.Node) -> list[fx.
     call changes one in place, it may change all.
     """
     values = [value]
-    while _is_view(net, values[-1]):
-        values.append(values[-1].all_input_nodes[0])
-    for base in values:  # grows
+    base = _base(net, value)
+    while base is not None:
+        values.append(base)
+        base = _base(net, base)
+    for base in values:  # the list grows: views of views are looked for too
         for user in base.users:
-            is_view = _is_view(net, user) and user.all_input_nodes[0] is base
-            if is_view and user < call and user not in values:
+            if user < call and user not in values and _base(net, user) is base:
                 values.append(user)
     return values
 
 
-def _is_view(net: fx.GraphModule, node: fx.Node) -> bool:
-    """Whether a call may return memory of its input, as `flatten` does."""
+def _base(net: fx.GraphModule, node: fx.Node) -> fx.Node | None:
+    """The value whose memory a call may return, as `flatten` does; None if it returns new
+    memory.
+    """
+    if not node.all_input_nodes:
+        return None
     if node.op == "call_module":
-        return isinstance(net.get_submodule(node.target), VIEW_LAYERS)
-    if node.op not in ("call_function", "call_method") or not node.all_input_nodes:
-        return False
-    name = _name(node)
-    if node.target is getattr:
-        return name not in SIZES | TENSOR_TYPES  # h.T
+        is_view = isinstance(net.get_submodule(node.target), VIEW_LAYERS)
+    elif node.target is getattr:
+        is_view = name_of(node) not in SIZES | TENSOR_TYPES  # h.T
+    else:
+        is_view = node.op in ("call_function", "call_method") and _returns_view(name_of(node))
+    return node.all_input_nodes[0] if is_view else None
+
+
+def _returns_view(name: str) -> bool:
+    """Whether a function or method of this name may return memory of its input."""
+    if name in VIEWS:
+        return True
     overloads = getattr(torch.ops.aten, name, None)
-    if name in VIEWS or overloads is None:
-        return name in VIEWS
-    first = getattr(overloads, overloads.overloads()[0])._schema.returns[:1]
-    return any(result.alias_info and not result.alias_info.is_write for result in first)
+    if overloads is None:
+        return False
+    returns = getattr(overloads, overloads.overloads()[0])._schema.returns
+    alias = returns[0].alias_info if returns else None
+    return alias is not None and not alias.is_write
 
 
 def _is_size(node: fx.Node) -> bool:
     """Whether a value is a size of a tensor, or computed from sizes alone."""
     inputs = node.all_input_nodes
-    return _name(node) in SIZES or (inputs != [] and all(map(_is_size, inputs)))
+    return name_of(node) in SIZES or (inputs != [] and all(map(_is_size, inputs)))
 
 
-def _name(node: fx.Node) -> str:
+def name_of(node: fx.Node) -> str:
     """The name of the function, method or attribute that a node asks for."""
-    return node.args[1] if node.target is getattr else getattr(node.target, "__name__", node.target)
+    if node.target is getattr:
+        return node.args[1]
+    return getattr(node.target, "__name__", str(node.target))
 
 
 def _changed(net: fx.GraphModule, node: fx.Node) -> fx.Node | None:
@@ -535,7 +585,7 @@ def _changed(net: fx.GraphModule, node: fx.Node) -> fx.Node | None:
     if node.op == "call_module":
         inplace = getattr(net.get_submodule(node.target), "inplace", False)
     else:
-        name = getattr(node.target, "__name__", node.target)
+        name = name_of(node)
         inplace = name.endswith("_") and not name.endswith("__")
     if inplace or node.kwargs.get("inplace") is True:
         return next(iter(node.all_input_nodes), None)
@@ -570,20 +620,26 @@ def _lay_out(net: fx.GraphModule) -> None:
             node.args = (node.args[0], timesteps, same_at_every_step)
             node.kwargs = {}
         elif behaviour[node] == "temporal":
-            for source in [i for i in node.all_input_nodes if behaviour[i] == "static"]:
-                with graph.inserting_before(node):
-                    repeated = graph.call_module("repeat", (source, timesteps, static))
-                node.replace_input_with(source, repeated)
-    output = next(node for node in reversed(graph.nodes) if node.op == "output")
+            for source in node.all_input_nodes:
+                if behaviour[source] == "static":
+                    with graph.inserting_before(node):
+                        repeated = graph.call_module("repeat", (source, timesteps, static))
+                    node.replace_input_with(source, repeated)
+    output = graph.output_node()
     if behaviour[output] != "temporal":
         raise ValueError(
             f"the output of {type(net).__name__} does not depend on any spike: is a ReLU's result"
             " unused?"
         )
-    for node in graph.nodes:
+    _tidy(net)
+
+
+def _tidy(net: fx.GraphModule) -> None:
+    """Drop what nothing uses from a graph that was changed, and compile it."""
+    for node in net.graph.nodes:
         node.type = None  # annotations are strings here, which a pickled graph could not import
-    graph.eliminate_dead_code()
-    graph.lint()
+    net.graph.eliminate_dead_code()
+    net.graph.lint()
     net.delete_all_unused_submodules()
     net.recompile()
 
@@ -601,7 +657,7 @@ def _behaviour(net: fx.GraphModule, node: fx.Node, behaviour: dict[fx.Node, str]
             )
         return "temporal"
     of_inputs = {behaviour[i] for i in node.all_input_nodes}
-    name = _name(node)
+    name = name_of(node)
     if name in TENSOR_TYPES:
         return "fixed"
     if "temporal" in of_inputs:

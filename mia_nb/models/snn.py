@@ -7,7 +7,7 @@ Sources: Guan et al. 2025 (the study), Bojkovic et al. 2024 (conversion), Mukhot
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -20,10 +20,9 @@ from torch import Tensor, fx, nn
 from mia_nb import models
 from mia_nb.checks import one_of, whole
 from mia_nb.models import pooling
-from mia_nb.models import sites as places
 from mia_nb.models.in_time import SNN, cumulative, retime
 from mia_nb.models.recording import checked_batches, firing_rates, record
-from mia_nb.models.sites import Site, Spike
+from mia_nb.models.sites import Site, Spike, run_without_spikes, trace, traced
 from mia_nb.models.stepwise import Stepwise
 from mia_nb.models.thresholds import (
     DEAD,
@@ -72,7 +71,8 @@ DIRECT = {
 
 def sites(model: nn.Module) -> list[Site]:
     """The places where this model would spike, without converting it; ValueError as `spiking`."""
-    return places.trace(model, Spike)[1]
+    _, spike_sites = trace(model, Spike)
+    return spike_sites
 
 
 def calibrate(
@@ -94,11 +94,12 @@ def calibrate(
     Raises:
         ValueError: if there are no batches.
     """
-    net = net if places.traced(net) else places.trace(net, Spike)[0]
+    if not traced(net):
+        net, _ = trace(net, Spike)
     histograms: dict[str, Histogram] = {}
     with models.evaluating(net):
         for x in checked_batches(batches):
-            places.run_without_spikes(net, x, partial(_counted, histograms, per_channel))
+            run_without_spikes(net, x, partial(_counted, histograms, per_channel))
     if not histograms:
         raise ValueError(NO_BATCHES)
     return list(histograms.values())
@@ -107,8 +108,9 @@ def calibrate(
 def _counted(histograms: dict[str, Histogram], per_channel: bool, site: str, x: Tensor) -> Tensor:
     """The ReLU of a site's input, counted in the site's histogram."""
     z = torch.relu(x)
-    one_group = not per_channel or z.ndim == 1
-    grouped = z.reshape(1, -1) if one_group else z.transpose(0, 1).flatten(1)
+    grouped = z.reshape(1, -1)
+    if per_channel and z.ndim > 1:
+        grouped = z.transpose(0, 1).flatten(1)
     histogram = histograms.get(site) or Histogram.empty(len(grouped), BINS)
     histograms[site] = histogram.add(grouped)
     return z
@@ -169,19 +171,19 @@ def convert(
     fit_T = timesteps if fit_T is None else fit_T
     check_fit(fit_T, p)
     spike = partial(Spike, learn=learn, surrogate=surrogate, surrogate_args=surrogate_args)
-    net, spike_sites = places.trace(model, spike)
+    net, spike_sites = trace(model, spike)
     snn = SNN(net, timesteps, **options).eval()
     batches = checked_batches(batches)
     first = next(batches, None)
     if first is None:
         raise ValueError(NO_BATCHES)
-    _same_answers(net, model, first)
-    _pooled(net, pool)
+    _check_same_answers(net, model, first)
+    _replace_pools(net, pool)
     snn.check_linear(first)
-    kept: list[Tensor] = []
+    reported: list[Tensor] = []
     if histograms is None:
-        shown = _keeping(chain([first], batches), kept, REPORTED_IMAGES)
-        histograms = calibrate(net, shown, per_channel=per_channel)
+        passing = _keeping(chain([first], batches), reported, REPORTED_IMAGES)
+        histograms = calibrate(net, passing, per_channel=per_channel)
     if len(histograms) != len(spike_sites):
         raise ValueError(
             f"histograms of {len(histograms)} sites came; this model has {len(spike_sites)}:"
@@ -190,34 +192,36 @@ def convert(
     like = next(model.parameters(), first)
     rows = []
     for site, histogram in zip(spike_sites, histograms, strict=True):
-        theta = fit_histogram(histogram, fit_T, p)
+        theta = fit_histogram(histogram, fit_T, p)  # of each channel, or of the layer as a whole
         value = torch.as_tensor(theta if len(theta) > 1 else theta[0]).to(like)
         net.get_submodule(site.name).place(value, value / 2)
-        place = {"site": site.name, "where": site.where, "kind": site.kind}
-        rows.append(place | _quality(histogram, theta, timesteps, p))
+        about_site = {"site": site.name, "where": site.where, "kind": site.kind}
+        rows.append(about_site | _quality(histogram, theta, timesteps, p))
     snn.to(like.dtype).report = pd.DataFrame(rows)
-    if kept:
-        snn.report["firing_rate"] = firing_rates(snn, kept)["rate"].to_numpy()
+    if reported:
+        snn.report["firing_rate"] = firing_rates(snn, reported)["rate"].to_numpy()
     return snn
 
 
 def _quality(histogram: Histogram, theta: np.ndarray, timesteps: int, p: float) -> dict[str, Any]:
-    """The report of one site's thresholds (groups,), as means over its groups."""
+    """The report of a site's thresholds (groups,): their mean, and means of what they cost,
+    weighted by the number of activations in each group.
+    """
     error, clipped = expected(histogram, theta, timesteps, p)
     alive = theta < DEAD
-    middle = theta[alive].mean() if alive.any() else np.nan
+    mean_theta = theta[alive].mean() if alive.any() else np.nan
     weight = histogram.counts.sum(1).numpy() / max(1, int(histogram.counts.sum()))
     return {
         "channels": len(theta),
-        "theta": middle,
-        "u0": middle / 2,
+        "theta": mean_theta,
+        "u0": mean_theta / 2,
         "dead": int((~alive).sum()),
         "expected_error": (weight * error).sum(),
         "clipped_mass": (weight * clipped).sum(),
     }
 
 
-def _same_answers(net: fx.GraphModule, model: nn.Module, x: Tensor) -> None:
+def _check_same_answers(net: fx.GraphModule, model: nn.Module, x: Tensor) -> None:
     """Refuse a network whose trace computes something else: views are changed in place, or tracing
     froze values.
     """
@@ -225,23 +229,24 @@ def _same_answers(net: fx.GraphModule, model: nn.Module, x: Tensor) -> None:
         plain = model(x.clone())
     with models.evaluating(net), models.same_draws(x.device):
         # counted in histograms, as these refuse activations that are not finite
-        traced = places.run_without_spikes(net, x.clone(), partial(_counted, {}, False))
+        from_trace = run_without_spikes(net, x.clone(), partial(_counted, {}, False))
     if not isinstance(plain, Tensor):
         raise ValueError(
             f"{type(model).__name__} returns a {type(plain).__name__}; wanted logits (B, K) as one"
             " tensor"
         )
     allowed = max(1e-3, 4 * torch.finfo(plain.dtype).eps) * float(plain.abs().max())
-    if not torch.allclose(traced, plain, rtol=0, atol=allowed, equal_nan=True):
+    if not torch.allclose(from_trace, plain, rtol=0, atol=allowed, equal_nan=True):
+        largest = float((from_trace - plain).abs().max())
         raise ValueError(
-            f"{type(model).__name__} gives other outputs once traced (by up to"
-            f" {float((traced - plain).abs().max()):.3g}): does forward change in place a view that"
-            " is read later, draw random numbers or read a clock?"
+            f"{type(model).__name__} gives other outputs once traced (by up to {largest:.3g}): does"
+            " forward change in place a view that is read later, draw random numbers or read a"
+            " clock?"
         )
 
 
-def _keeping(batches: Iterable[Tensor], kept: list[Tensor], samples: int) -> Iterable[Tensor]:
-    """The batches, unchanged; the first `samples` images are added to `kept`."""
+def _keeping(batches: Iterable[Tensor], kept: list[Tensor], samples: int) -> Iterator[Tensor]:
+    """The batches, unchanged; their first `samples` images are added to `kept` as they pass."""
     left = samples
     for x in batches:
         if left > 0:
@@ -250,8 +255,10 @@ def _keeping(batches: Iterable[Tensor], kept: list[Tensor], samples: int) -> Ite
         yield x
 
 
-def _pooled(net: fx.GraphModule, pool: str) -> fx.GraphModule:
-    return net if one_of("pool", pool, ("keep", "avg")) == "keep" else pooling.average_pools(net)
+def _replace_pools(net: fx.GraphModule, pool: str) -> None:
+    """Replace max-pooling by average pooling where `pool` is "avg"."""
+    if one_of("pool", pool, ("keep", "avg")) == "avg":
+        pooling.average_pools(net)
 
 
 def spiking(
@@ -277,9 +284,13 @@ def spiking(
     Source: the defaults (beta .5, hard reset with gradient, LocalZO in closed form, amplitude 1)
     are those released with Mukhoty et al. 2023; Guan et al. 2025 name the method only.
     """
-    of_spike = {k: options.pop(k) for k in (*DIRECT, "surrogate_args") if k in options}
-    net, _ = places.trace(model, lambda: Spike(theta, 0.0, learn=learn, **{**DIRECT, **of_spike}))
-    return SNN(_pooled(net, pool), timesteps, **options)
+    names_for_spike = (*DIRECT, "surrogate_args")
+    for_spike = {name: options[name] for name in names_for_spike if name in options}
+    for_snn = {name: options[name] for name in options if name not in names_for_spike}
+    spike = partial(Spike, theta, 0.0, learn=learn, **{**DIRECT, **for_spike})
+    net, _ = trace(model, spike)
+    _replace_pools(net, pool)
+    return SNN(net, timesteps, **for_snn)
 
 
 def network(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Unpack
 
 import torch
@@ -76,7 +76,10 @@ class Stepwise(InTime):
             outputs = [self.net(step) for step in inputs]
         finally:
             self.clear()
-        return torch.stack([out[self.output] if isinstance(out, tuple) else out for out in outputs])
+        return torch.stack([self._logits(output) for output in outputs])
+
+    def _logits(self, output: Tensor | tuple) -> Tensor:
+        return output[self.output] if isinstance(output, tuple) else output
 
     def clear(self) -> None:
         """Drop every neuron's state."""
@@ -114,8 +117,10 @@ def _listed_weakly(net: nn.Module) -> None:
 
     of_net = {id(part) for part in net.modules()}
 
-    def forget(gone: object) -> None:
-        SpikingNeuron.instances[:] = [kept for kept in SpikingNeuron.instances if kept is not gone]
+    def forget(proxy: object) -> None:
+        SpikingNeuron.instances[:] = [
+            neuron for neuron in SpikingNeuron.instances if neuron is not proxy
+        ]
 
     SpikingNeuron.instances[:] = [
         weakref.proxy(neuron, forget) if id(neuron) in of_net else neuron
@@ -142,10 +147,14 @@ def _reset(part: nn.Module) -> None:
     """Call the methods by which a module drops its state."""
     for name in RESETS:
         method = getattr(part, name, None)
-        if not callable(method):
-            continue
-        parameters = inspect.signature(method).parameters.values()
-        several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-        wanted = [p for p in parameters if p.default is p.empty and p.kind not in several]
-        if not wanted:
+        if callable(method) and not _wants_arguments(method):
             method()
+
+
+def _wants_arguments(function: Callable) -> bool:
+    """Whether a function cannot be called without arguments."""
+    optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.default is parameter.empty and parameter.kind not in optional:
+            return True
+    return False
