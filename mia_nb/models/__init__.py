@@ -56,7 +56,7 @@ def build(
     in_channels: int,
     num_classes: int,
     size: int,
-    seed: int | None,
+    seed: int,
     dtype: torch.dtype = torch.float32,
     mean: Sequence[float] = (0.0,),
     std: Sequence[float] = (1.0,),
@@ -111,10 +111,10 @@ def build(
         try:
             module = builder(**args)
         except Exception as error:
-            reason = f"model {model} cannot be built: {type(error).__name__}: {first_line(error)}"
-            raise ValueError(
-                f"{reason} (model_args: {model_args})" if model_args else reason
-            ) from error
+            message = f"model {model} cannot be built: {type(error).__name__}: {first_line(error)}"
+            if model_args:
+                message += f" (model_args: {model_args})"
+            raise ValueError(message) from error
     if not isinstance(module, nn.Module):
         raise ValueError(
             f"model {model} returned a {type(module).__name__}; wanted a torch.nn.Module"
@@ -156,9 +156,9 @@ def _arguments(
     """The arguments of a builder: the offered ones that it names, then its options; ValueError for
     an option that it does not take.
     """
-    args = {**FORMS.get(model, {}), **model_args}
+    options = {**FORMS.get(model, {}), **model_args}
     names, takes_any = _names_of_arguments(builder)
-    unknown = sorted(set(args) - set(names))
+    unknown = sorted(set(options) - set(names))
     if unknown and not takes_any:
         near = hint(unknown[0], names)
         raise ValueError(
@@ -166,8 +166,8 @@ def _arguments(
         )
     wanted = set(names)
     if str(getattr(builder, "__module__", None)).partition(".")[0] == "torchvision":
-        wanted.add("num_classes")
-    return {name: value for name, value in offered.items() if name in wanted} | args
+        wanted.add("num_classes")  # its builders pass it on in **kwargs
+    return {name: value for name, value in offered.items() if name in wanted} | options
 
 
 def _names_of_arguments(builder: Callable) -> tuple[list[str], bool]:
@@ -191,6 +191,7 @@ def _option_names(builder: Callable) -> Sequence[str] | None:
     """`option_names` of a builder; for a class, those of the class that defines its __init__, since
     a subclass with an __init__ of its own may take other options.
     """
+    owner = builder
     if inspect.isclass(builder):
-        builder = next(kind for kind in builder.__mro__ if "__init__" in vars(kind))
-    return getattr(builder, "__dict__", {}).get("option_names")
+        owner = next(ancestor for ancestor in builder.__mro__ if "__init__" in vars(ancestor))
+    return getattr(owner, "__dict__", {}).get("option_names")

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -51,7 +52,7 @@ class Bottleneck(nn.Module):
         lipschitz: float | None = 1.0,
         k: float = 0.5,
         noise_eval: bool = False,
-        **flow,
+        **flow: Any,
     ) -> None:
         super().__init__()
         self.features = models.build_base(
@@ -73,7 +74,8 @@ class Bottleneck(nn.Module):
 
     def embed(self, x: Tensor) -> Tensor:
         """The state (B, channels, 1, 1) that enters the block, not yet clipped."""
-        return (self.batch_norm(self.project(self.features(x))) * self.scale)[..., None, None]
+        state = self.batch_norm(self.project(self.features(x))) * self.scale
+        return state[..., None, None]
 
     def forward(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Logits (B, num_classes); noise from the generator, else from torch's global one."""

@@ -40,8 +40,9 @@ def find(model: str) -> Callable[..., nn.Module]:
             f"no model {model!r}{near} (known: {', '.join(MODELS)}, or package.module:function)"
         )
     wanted = "wanted an nn.Module class, or a function of a module of yours that imports torch"
-    if _foreign(place):
-        raise ValueError(f"model {model!r} is part of {_foreign(place)}: {wanted}")
+    library = _foreign(place)
+    if library:
+        raise ValueError(f"model {model!r} is part of {library}: {wanted}")
     try:
         module = _torchvision.module(place)
     except (Exception, SystemExit) as error:  # some modules are programs
@@ -67,25 +68,36 @@ def _foreign(place: str) -> str:
     top = place.partition(".")[0]
     if top in NO_BUILDERS:
         return "Python or torch"
-    if top == "torchvision" and place.split(".")[1:2] != ["models"]:  # others download and write
+    # other parts of torchvision download and write
+    if top == "torchvision" and not f"{place}.".startswith("torchvision.models."):
         return "Python or torch"
-    return "mia_nb" if top == "mia_nb" and place not in PLACES else ""
+    if top == "mia_nb" and place not in PLACES:
+        return "mia_nb"
+    return ""
 
 
 def _builds(builder: object) -> bool:
     """Whether this is an nn.Module class, or a function or class of a module that uses torch."""
-    if inspect.isclass(builder) and issubclass(builder, nn.Module):
+    if _is_network_class(builder):
         return True
-    home = getattr(builder, "__module__", None) or ""
-    if not (inspect.isfunction(builder) or inspect.isclass(builder)) or _foreign(home):
+    if not (inspect.isfunction(builder) or inspect.isclass(builder)):
         return False
-    for value in vars(sys.modules[home]).values() if home in sys.modules else ():
-        origin = value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", None)
-        if str(origin).partition(".")[0] in ("torch", "torchvision"):
-            return True
-        if inspect.isclass(value) and issubclass(value, nn.Module):
-            return True
-    return False
+    home = getattr(builder, "__module__", None) or ""
+    if _foreign(home) or home not in sys.modules:
+        return False
+    return any(_is_of_torch(value) for value in vars(sys.modules[home]).values())
+
+
+def _is_of_torch(value: object) -> bool:
+    """Whether a value in a module's namespace is a part of torch or torchvision, or a network."""
+    if _is_network_class(value):
+        return True
+    origin = value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", None)
+    return str(origin).partition(".")[0] in ("torch", "torchvision")
+
+
+def _is_network_class(value: object) -> bool:
+    return inspect.isclass(value) and issubclass(value, nn.Module)
 
 
 def _beside_networks(builder: Callable) -> bool:
@@ -95,10 +107,12 @@ def _beside_networks(builder: Callable) -> bool:
     home = getattr(builder, "__module__", None) or ""
     if not installed(home) or home.startswith("torchvision.models") or home in PLACES:
         return True
-    if inspect.isclass(builder) and issubclass(builder, nn.Module):
+    if _is_network_class(builder):
         return True
-    kinds = [value for value in vars(sys.modules[home]).values() if inspect.isclass(value)]
-    return any(issubclass(kind, nn.Module) and kind.__module__ == home for kind in kinds)
+    for value in vars(sys.modules[home]).values():
+        if _is_network_class(value) and value.__module__ == home:
+            return True
+    return False
 
 
 def source(model: str, model_args: dict | None = None) -> str:
@@ -117,15 +131,17 @@ def source(model: str, model_args: dict | None = None) -> str:
     names = builders_of(model, model_args)
     if not names:
         return ""
-    builder = find(names[0])
-    place = names[0].partition(":")[0]
+    (name,) = names
+    builder = find(name)
+    place = name.partition(":")[0]
     if place == "__main__":
         # a notebook cell, which has no file of its own, or a script
-        return _code_in_memory(names[0], builder)
-    code = _code_in_files(names[0], builder)
-    if _CODE.setdefault(builder, {}).setdefault(names[0], code) != code:
+        return _code_in_memory(name, builder)
+    code = _code_in_files(name, builder)
+    code_at_first = _CODE.setdefault(builder, {}).setdefault(name, code)
+    if code != code_at_first:
         raise ValueError(
-            f"model {names[0]}: the files of {place} were changed since it was imported, so what is"
+            f"model {name}: the files of {place} were changed since it was imported, so what is"
             f" in memory is not what is in them; restart, or importlib.reload({place})"
         )
     return code
@@ -144,18 +160,17 @@ def _code_in_memory(model: str, builder: Callable) -> str:
 
 def _code_in_files(model: str, builder: Callable) -> str:
     """sha256 of the files of the package that a builder is in, or of its module alone."""
-    top = sys.modules.get(model.partition(":")[0].partition(".")[0])
-    roots = [
-        Path(root)
-        for root in getattr(top, "__path__", [])
-        if "site-packages" not in Path(root).parts
-    ]
-    if roots:
-        files = [file for root in roots for file in sorted(root.rglob("*.py"))]
+    place = model.partition(":")[0]
+    package = sys.modules.get(place.partition(".")[0])
+    files = []
+    for root in map(Path, getattr(package, "__path__", [])):
+        if "site-packages" not in root.parts:
+            files += sorted(root.rglob("*.py"))
+    if files:
         return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()
-    for thing in (inspect.getmodule(builder), builder):
+    for code in (inspect.getmodule(builder), builder):  # its module, or else itself
         with contextlib.suppress(OSError, TypeError):
-            return hashlib.sha256(inspect.getsource(thing).encode()).hexdigest()
+            return hashlib.sha256(inspect.getsource(code).encode()).hexdigest()
     return _code_in_memory(model, builder)
 
 
@@ -165,10 +180,16 @@ def allow(*modules: str) -> None:
     Parameters:
         modules: names of modules or packages, or "module:function" for the module of a builder.
     """
-    names = [name for name in os.environ.get(ALLOWED, "").split(",") if name.strip()]
-    names += [module.partition(":")[0] for module in modules]
+    names = _allowed_modules()
+    names += [module.partition(":")[0].strip() for module in modules]
     if names:
-        os.environ[ALLOWED] = ",".join(dict.fromkeys(name.strip() for name in names))
+        os.environ[ALLOWED] = ",".join(dict.fromkeys(names))
+
+
+def _allowed_modules() -> list[str]:
+    """The modules that the environment allows to build networks of stored pools."""
+    names = [name.strip() for name in os.environ.get(ALLOWED, "").split(",")]
+    return [name for name in names if name]
 
 
 def check_allowed(model: str, model_args: dict | None, what: str) -> None:
@@ -187,8 +208,7 @@ def check_allowed(model: str, model_args: dict | None, what: str) -> None:
         top = place.partition(".")[0]
         if place in PLACES or top in (*LIBRARIES, "__main__"):
             continue
-        names = [name.strip() for name in os.environ.get(ALLOWED, "").split(",")]
-        named = any(name and f"{place}.".startswith(f"{name}.") for name in names)
+        named = any(f"{place}.".startswith(f"{name}.") for name in _allowed_modules())
         imported = place in sys.modules and not installed(place)
         if not named and not imported:
             raise ValueError(

@@ -54,9 +54,9 @@ def load_weights(module: nn.Module, path: str | Path) -> nn.Module:
         state[name] = value
     if state.keys() != wanted.keys():
         raise ValueError(f"{path}: {_other_names(state, wanted)}")
-    misfit = _other_shapes(state, wanted)
-    if misfit:
-        raise ValueError(f"{path}: {misfit}")
+    other_shapes = _other_shapes(state, wanted)
+    if other_shapes:
+        raise ValueError(f"{path}: {other_shapes}")
     module.load_state_dict(state)
     return module
 
@@ -84,14 +84,20 @@ def _read_checkpoint(path: Path) -> Mapping:
 
 def _weights(content: Mapping, path: Path) -> Mapping[str, Tensor]:
     """The state dictionary that a file holds: its content, or an entry with a usual name."""
-    for place in (content, *(content.get(name) for name in HOLDERS)):
-        values = place.values() if isinstance(place, Mapping) else ()
-        if values and all(isinstance(value, Tensor) for value in values):
-            return place
+    for candidate in (content, *(content.get(name) for name in HOLDERS)):
+        if _is_state(candidate):
+            return candidate
     names = ", ".join(escape.terminal(name) for name in list(content)[:SHOWN])
     raise ValueError(
         f"{path} holds no weights; it has {names or 'nothing'}: save model.state_dict()"
     )
+
+
+def _is_state(candidate: object) -> bool:
+    """Whether this is a state dictionary: tensors by name, and nothing else."""
+    if not isinstance(candidate, Mapping) or not candidate:
+        return False
+    return all(isinstance(value, Tensor) for value in candidate.values())
 
 
 def _other_shapes(state: dict[str, Tensor], wanted: dict[str, Tensor]) -> str:
@@ -121,4 +127,5 @@ def _other_names(state: dict[str, Tensor], wanted: dict[str, Tensor]) -> str:
 
 def _listed(names: list[str]) -> str:
     """The first few names, as text."""
-    return ", ".join(map(escape.terminal, names[:SHOWN])) + ", ..." * (len(names) > SHOWN)
+    listed = ", ".join(map(escape.terminal, names[:SHOWN]))
+    return f"{listed}, ..." if len(names) > SHOWN else listed

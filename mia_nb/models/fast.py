@@ -125,6 +125,7 @@ def whiten(module: nn.Module, images: Tensor) -> None:
     """
     for layer in whitened(module):
         channels, height, width = layer.weight.shape[1:]
+        # (N, C, rows, columns, height, width), then a row of pixels for every patch
         patches = images.double().unfold(2, height, 1).unfold(3, width, 1)
         rows = patches.permute(0, 2, 3, 1, 4, 5).flatten(0, 2).flatten(1)
         variances, directions = torch.linalg.eigh(rows.T @ rows / len(rows))

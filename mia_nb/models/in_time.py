@@ -38,7 +38,10 @@ class Presentation(TypedDict, total=False):
 
 
 class InTime(nn.Module):
-    """What networks over time steps have in common: how images enter, and how outputs are read."""
+    """What networks over time steps have in common: how images enter, and how outputs are read.
+
+    A subclass gives `steps(x)`, the outputs (T, B, K) of every single step.
+    """
 
     def __init__(
         self,

@@ -43,7 +43,6 @@ def local_lipschitz(
     norm may be larger at other states, and few iterations stay below even the local norm. The drift
     must treat the states of a batch one by one.
     """
-
     _, pull = vjp(lambda state: drift(t, state), h)  # u -> J^T u
     # v -> J v, as the transpose of the transpose
     _, push = vjp(lambda u: pull(u)[0], torch.zeros_like(h))

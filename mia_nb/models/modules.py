@@ -29,10 +29,10 @@ def timesteps(module: nn.Module) -> int | None:
     """T of a spiking network, a module with `timesteps` whose forward(x, per_step=True) gives (T,
     B, K); None for any other network.
     """
-    count = getattr(module, "timesteps", None)
-    if count is None or "per_step" not in inspect.signature(module.forward).parameters:
+    steps = getattr(module, "timesteps", None)
+    if steps is None or "per_step" not in inspect.signature(module.forward).parameters:
         return None
-    return count
+    return steps
 
 
 def check_width(module: nn.Module, images: Images) -> nn.Module:
@@ -107,8 +107,8 @@ def check_training(module: nn.Module, images: Images) -> None:
         with _modes_kept(module), torch.no_grad():
             output = _tried(module.train(), probe, " in training mode")
     finally:
-        for buffer, was in buffers:
-            buffer.data = was
+        for buffer, value_before in buffers:
+            buffer.data = value_before
     logits = main_logits(output)
     wanted = (len(probe), len(images.classes))
     came = tuple(logits.shape) if isinstance(logits, torch.Tensor) else f"a {type(output).__name__}"

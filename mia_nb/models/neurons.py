@@ -183,7 +183,8 @@ def multistep(
     theta, u0, amplitude = placed(x, theta, u0, amplitude)
     if not (return_mem or torch.is_grad_enabled() or transformed()):
         return _in_place(x, theta, u0, amplitude, beta, reset)
-    outs, mems = [], []
+    outs = []
+    mems = []
     mem = u0
     for x_t in x.unbind(0):
         out, mem, charged = step(x_t, mem, theta, amplitude, beta, reset, surrogate, detach_reset)
@@ -218,11 +219,13 @@ def placed(
 def _in_place(
     x: Tensor, theta: Tensor, u0: Tensor, amplitude: Tensor, beta: float, reset: str
 ) -> Tensor:
-    """`multistep` without a gradient: the same bits in a third of the passes over memory."""
+    """`multistep` without a gradient: the same bits in a third of the passes over memory. theta, u0
+    and amplitude come from `placed`.
+    """
     out = _empty_outputs(x)
     mem = torch.empty_like(x[0], dtype=theta.dtype).copy_(u0)
-    # kernels that mix dtypes are slow: where dtypes differ, spikes are computed in the potential's
-    # and rounded at the end
+    # kernels that mix dtypes are slow: where x is narrower than the potential, spikes are computed
+    # in the potential's dtype and rounded at the end
     buffer = torch.empty_like(mem) if out.dtype != mem.dtype else None
     for x_t, out_t in zip(x, out, strict=True):
         spk = out_t if buffer is None else buffer

@@ -68,6 +68,7 @@ ASSIGNMENTS = {
 }
 # calls that may return memory of their input, beside those of which ATen's signatures say so
 CASTS = {"float", "double", "half", "bfloat16", "type", "type_as", "cpu", "cuda"}
+# in evaluation they return their input itself
 DROPOUTS = {
     "dropout",
     "dropout1d",
@@ -78,7 +79,6 @@ DROPOUTS = {
     "feature_alpha_dropout",
 }
 VIEWS = {"getitem", "atleast_1d", "atleast_2d", "atleast_3d"} | CASTS | DROPOUTS
-# dropout returns its input in evaluation
 VIEW_LAYERS = (nn.Flatten, nn.Unflatten, nn.Identity, *DROPOUT)
 # what a tensor says about itself: sizes, which the number of images changes, and types
 SIZES = {"size", "dim", "numel", "shape", "ndim", "nelement"}
@@ -151,9 +151,10 @@ class Spike(nn.Module):
         if not (torch.as_tensor(theta) > 0).all():
             raise ValueError(f"theta={theta}: a firing threshold is above 0")
         kind = nn.Parameter if self.learn else nn.Buffer
-        for name, value in (("theta", theta), ("u0", u0)):
-            value = torch.as_tensor(value, dtype=torch.get_default_dtype())
-            setattr(self, name, kind(value.detach().clone()))  # a copy: sites share no memory
+        dtype = torch.get_default_dtype()
+        # copies, as sites share no memory
+        self.theta = kind(torch.as_tensor(theta, dtype=dtype).detach().clone())
+        self.u0 = kind(torch.as_tensor(u0, dtype=dtype).detach().clone())
 
     def forward(self, x: Tensor, timesteps: int = 1, static: bool = False) -> Tensor:
         """Spikes (timesteps * B, ...); x and static as for `over_time`."""
@@ -330,17 +331,25 @@ def _refuse_two_modes(
     """ValueError if the model computes something else in training than in evaluation, or makes
     other constants from call to call.
     """
-    for node, twin in zip_longest(graph.nodes, other_graph.nodes):
-        same = node is not None and twin is not None and node.format_node() == twin.format_node()
-        if same and str(node.target).startswith("_tensor_constant"):  # made in forward
-            value_of = operator.attrgetter(node.target)
-            same = torch.equal(value_of(model), value_of(other_model))
-        if not same:
+    for node, other_node in zip_longest(graph.nodes, other_graph.nodes):
+        if not _same_call(node, model, other_node, other_model):
             raise ValueError(
-                f"{where_of(node or twin)} differs between training and evaluation, or from call to"
-                " call, which tracing freezes: use an nn.Dropout module or its like in place of"
-                " functions that are told the mode"
+                f"{where_of(node or other_node)} differs between training and evaluation, or from"
+                " call to call, which tracing freezes: use an nn.Dropout module or its like in"
+                " place of functions that are told the mode"
             )
+
+
+def _same_call(
+    node: fx.Node | None, model: nn.Module, other_node: fx.Node | None, other_model: nn.Module
+) -> bool:
+    """Whether two nodes, of the graphs of two copies of a model, are the same call or constant."""
+    if node is None or other_node is None or node.format_node() != other_node.format_node():
+        return False
+    if str(node.target).startswith("_tensor_constant"):  # made in forward
+        value_of = operator.attrgetter(node.target)
+        return torch.equal(value_of(model), value_of(other_model))
+    return True
 
 
 def _sites_by_hand(net: fx.GraphModule) -> list[Site]:

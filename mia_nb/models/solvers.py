@@ -207,9 +207,11 @@ class Draws(TorchFunctionMode):
     ) -> Any:
         if function is not torch.randn_like:
             return function(*args, **(kwargs or {}))
-        blocks = args[0].split(self.sizes) if len(self.sizes) > 1 else args
-        noise = [draw(block, g) for block, g in zip(blocks, self.generators, strict=True)]
-        return torch.cat(noise)
+        like = args[0]
+        if len(self.sizes) == 1:  # of any length: torchsde's seed is drawn here too
+            return draw(like, self.generators[0])
+        blocks = zip(like.split(self.sizes), self.generators, strict=True)
+        return torch.cat([draw(block, generator) for block, generator in blocks])
 
 
 def _library(method: str) -> ModuleType:
@@ -247,7 +249,8 @@ def _torchdiffeq(
 class _Diffusion(nn.Module):
     """The equation as torchsde wants it: drift f and constant diffusion g of states (B, d)."""
 
-    noise_type, sde_type = "diagonal", "ito"
+    noise_type = "diagonal"
+    sde_type = "ito"
 
     def __init__(self, drift: Drift, shape: torch.Size, diffusion: float) -> None:
         super().__init__()

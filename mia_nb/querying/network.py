@@ -26,7 +26,7 @@ from mia_nb.types import Images, Signals
 BLOCK = 256
 
 
-class Queried(NamedTuple):
+class QueriedNetwork(NamedTuple):
     """A network, and how it is queried."""
 
     run: Callable[[Tensor], Tensor]  # normalised images -> logits, as `forward` gives them
@@ -42,31 +42,32 @@ def outputs(
     """(Q, N, K) logits of one model."""
     module = prepare(module.eval(), settings["noise"])
     run = partial(forward, module, dtype, per_step=settings.get("per_step"))
-    network = Queried(run, model, DTYPES[dtype], timesteps(module), settings)
+    network = QueriedNetwork(run, model, DTYPES[dtype], timesteps(module), settings)
     if any(block.solver["method"] in BACKENDS for _, block in neural_de.flow_blocks(module)):
         batch = BLOCK  # these solvers choose steps or noise for a batch as a whole
+    logits = _logits(network, images, batch)
     output = settings.get("output")
     if output is None:
-        return _logits(network, images, batch)
+        return logits
     random_logits = None
     if defenses.OUTPUTS[output].random:
-        random_logits = _logits(network, _random_images(images, settings["seed"]), batch)
-    return defenses.change_output(
-        output, _logits(network, images, batch), random_logits, **settings["output_args"]
-    )
+        random_images = _random_images(images, settings["seed"])
+        random_logits = _logits(network, random_images, batch)
+    return defenses.change_output(output, logits, random_logits, **settings["output_args"])
 
 
-def _logits(network: Queried, images: Images, batch: int) -> np.ndarray:
-    """(Q, N, K) answers to these images, query by query."""
+def _logits(network: QueriedNetwork, images: Images, batch: int) -> np.ndarray:
+    """(Q, N, K) answers to these images, query by query; of a query per time step, whose steps
+    stand in the queries' place, (T, N, K).
+    """
     queries = network.settings["queries"]
-    all_logits = None
-    for q in range(queries):
-        logits = _logits_of_query(network, images, q, batch)
-        if all_logits is None:
-            all_logits = logits.new_empty(queries, *logits.shape)
-        all_logits[q] = logits
-    if network.settings.get("per_step"):  # one query, whose time steps stand in the queries' place
-        all_logits = all_logits[0]
+    first = _logits_of_query(network, images, 0, batch)
+    if network.settings.get("per_step"):  # there is one query only
+        return first.cpu().numpy()
+    all_logits = first.new_empty(queries, *first.shape)
+    all_logits[0] = first
+    for q in range(1, queries):
+        all_logits[q] = _logits_of_query(network, images, q, batch)
     return all_logits.cpu().numpy()  # only here does the CPU wait for a GPU
 
 
@@ -79,8 +80,8 @@ def _random_images(images: Images, seed: int) -> Images:
 
 def activity_names(module: snn.SNN) -> list[str]:
     """The columns of `layer_activity`."""
-    steps = [f"answer {step}" for step in range(1, module.timesteps)]
-    return [*steps, *recording.activity_names(module)]
+    answers = [f"answer {step}" for step in range(1, module.timesteps)]
+    return [*answers, *recording.activity_names(module)]
 
 
 def layer_activity(
@@ -89,21 +90,21 @@ def layer_activity(
     """(1, N, F) float32: the margins of the network's answers after each step but the last, and
     the activity of its layers.
     """
-    answers = []
-    layers = []
+    answers = []  # (T, B, K) of each part of the images
+    activities = []  # (B, columns)
     part = max(1, batch // module.timesteps)
     with torch.inference_mode():
-        for x in images.x.split(part):
-            x = data.normalise(x, images.mean, images.std, DTYPES[dtype])
-            steps, layer = recording.activity(module, x)
+        for pixels in images.x.split(part):
+            x = data.normalise(pixels, images.mean, images.std, DTYPES[dtype])
+            steps, activity = recording.activity(module, x)
             answers.append(cumulative(steps.double(), module.readout))
-            layers.append(layer)
+            activities.append(activity)
     logits = torch.cat(answers, 1).cpu().numpy()
     labels = images.y.cpu().numpy()
     signals = Signals.from_logits(logits[None], labels, temperature=settings["temperature"])
     early_margins = signals.margin[0, :-1].T  # the last answer is the plain query's
-    columns = [early_margins, torch.cat(layers).cpu()]
-    return np.concatenate(columns, axis=1).astype(np.float32)[None]
+    columns = np.concatenate([early_margins, torch.cat(activities).cpu()], axis=1)
+    return columns.astype(np.float32)[None]
 
 
 def prepare(module: nn.Module, noise: bool | None) -> nn.Module:
@@ -117,28 +118,34 @@ def prepare(module: nn.Module, noise: bool | None) -> nn.Module:
 
 
 def forward(module: nn.Module, dtype: str, x: Tensor, per_step: str | None = None) -> Tensor:
-    """Logits (B, K), or (T, B, K) with per_step, of images or of events (T, B, C, H, W)."""
+    """Logits of images or of events (T, B, C, H, W).
+
+    per_step: None gives (B, K) for all time steps together; "cumulative" (T, B, K) after each
+    number of steps, "instant" (T, B, K) of each step alone.
+    """
     if x.ndim == 5 and getattr(module, "time_axis", 0) == 1:
         x = x.transpose(0, 1)
     with (
         torch.inference_mode(),
         torch.autocast(x.device.type, torch.bfloat16, enabled=dtype == "bfloat16"),
     ):
-        if not per_step:
+        if per_step is None:
             return module(x)
         instant = module(x, per_step=True)
         if per_step == "cumulative":
-            return cumulative(instant.to(DTYPES[dtype]), getattr(module, "readout", "mean"))
+            readout = getattr(module, "readout", "mean")
+            return cumulative(instant.to(DTYPES[dtype]), readout)
         return instant
 
 
-def _logits_of_query(network: Queried, images: Images, q: int, batch: int) -> Tensor:
+def _logits_of_query(network: QueriedNetwork, images: Images, q: int, batch: int) -> Tensor:
     """(N, K) logits of query q in float64, or (T, N, K) per step, on the device of the images.
 
     Random numbers are drawn for whole blocks of images. A spiking network gets fewer images at a
     time, so that images times time steps make up `batch` rows. Nothing here waits for a GPU.
     """
     settings = network.settings
+    seed = settings["seed"]
     logits = []
     samples = len(images.y)
     part = max(1, batch // (network.steps or 1))
@@ -148,7 +155,7 @@ def _logits_of_query(network: Queried, images: Images, q: int, batch: int) -> Te
         x = images.x[start:stop]
         blocks = range(start // BLOCK, math.ceil(stop / BLOCK))
         sizes = [min(BLOCK, samples - block * BLOCK) for block in blocks]
-        seeds = [(settings["seed"], q, block) for block in blocks]
+        seeds = [(seed, q, block) for block in blocks]  # the same for all models
         if settings["augment"] and q > 0:
             x = _augmented(x, settings["augment"], sizes, seeds)
         x = data.normalise(x, images.mean, images.std, network.dtype)
@@ -156,11 +163,12 @@ def _logits_of_query(network: Queried, images: Images, q: int, batch: int) -> Te
             p = settings["input_dropout"]
             x = x * _masks(x, p, sizes, seeds, mask_steps, images.frames)
         if settings["noise"]:
-            seeds = [(settings["seed"], network.model, q, block) for block in blocks]
-            logits.append(noisy(network.run, x, sizes, seeds))
+            noise_seeds = [(seed, network.model, q, block) for block in blocks]
+            logits.append(noisy(network.run, x, sizes, noise_seeds))
         else:
-            logits += [network.run(rows) for rows in x.split(part, -4)]
-    return torch.cat(logits, -2).double()
+            # images (B, C, H, W), or with a mask for each time step (T, B, C, H, W)
+            logits += [network.run(images_now) for images_now in x.split(part, dim=-4)]
+    return torch.cat(logits, dim=-2).double()
 
 
 def _augmented(x: Tensor, ops: str, sizes: list[int], seeds: list[tuple]) -> Tensor:
@@ -172,8 +180,10 @@ def _augmented(x: Tensor, ops: str, sizes: list[int], seeds: list[tuple]) -> Ten
     joined = {}
     for name in draws[0]:
         parts = [draw[name] for draw in draws]
-        # the operations of AutoAugment stay on the CPU, which sorts the images by them
-        joined[name] = torch.cat(parts) if name == "operations" else _cat_to_device(parts, 0, x)
+        if name == "operations":  # of AutoAugment, by which the CPU sorts the images
+            joined[name] = torch.cat(parts)
+        else:
+            joined[name] = _cat_to_device(parts, 0, x)
     return data.apply_augment(x, joined)
 
 
@@ -205,7 +215,7 @@ def _masks(
         generator = torch.Generator().manual_seed(mix(*words, "mask"))
         shape = (steps or 1, size, channels, *x.shape[2:])
         parts.append(torch.rand(shape, generator=generator) > p)
-    masks = _cat_to_device(parts, 1, x).to(x.dtype)
+    masks = _cat_to_device(parts, 1, x).to(x.dtype)  # (steps or 1, B, channels, H, W)
     if frames > 1:
         masks = masks.expand(frames, *masks.shape[1:])
         return masks.transpose(0, 1).flatten(1, 2)
@@ -216,6 +226,12 @@ def noisy(
     run: Callable[[Tensor], Tensor], x: Tensor, sizes: list[int], seeds: list[tuple]
 ) -> Tensor:
     """Logits of images whose noise is seeded block by block.
+
+    Parameters:
+        run: the network.
+        x: normalised images.
+        sizes: number of images in each block.
+        seeds: for each block, the words that seed its noise.
 
     SDE blocks draw from a generator for each block of images. All other noise comes from torch's
     global generator, which `query` restores at its end, and then x is a single block.

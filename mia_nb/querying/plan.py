@@ -36,32 +36,27 @@ def settings_and_kind(
     """(the settings that determine the outputs, the kind of the queries); ValueError for a query
     that does not fit this pool.
     """
-    per_step = query.per_step
     output_args = query.output_args
     if query.output is not None or output_args:
         output_args = defenses.output_arguments(query.output, output_args, len(images.classes))
     noise = query.noise
     if noise is None and pool.recipe.model in FLOWS:
         noise = neural_de.is_noisy(build(pool.recipe, pool.images(), 0)) or None
-    # an SDE's noise may come on top of masks and augmentation; noise of dropout layers may not
-    changed = query.input_dropout or query.augment
-    on_top = changed and noise_of_blocks_alone(pool)
-    query_kind = _query_kind(query, None if on_top else noise)
-    if query.mask_scope != "query" or per_step:
+    query_kind = _query_kind(query, _noise_alone(pool, query, noise))
+    if query.mask_scope != "query" or query.per_step:
         _check_steps(pool, rows[0], query)
     if query.activity:
         _check_activity(pool, rows[0], query, query_kind)
-    augment = pool.recipe.augment if pool.recipe.augment != "none" else "crop+flip"
     settings = {
         "queries": query.queries,
         "input_dropout": query.input_dropout,
-        "augment": query.augment and augment,
+        "augment": _augmentation(pool) if query.augment else False,
         "noise": noise,
         "temperature": query.temperature,
         "seed": query.seed if query_kind not in ("plain", "steps") else 0,
         "models": rows,
         **_options_in_key(
-            per_step="cumulative" if per_step is True else per_step,
+            per_step="cumulative" if query.per_step is True else query.per_step,
             mask_scope=query.mask_scope if query.input_dropout else "query",
             activity=query.activity,
             limit=query.limit,
@@ -73,16 +68,35 @@ def settings_and_kind(
     return settings, query_kind
 
 
+def _noise_alone(pool: Pool, query: Query, noise: bool | None) -> bool | None:
+    """The noise that takes part in what makes queries differ: that of an SDE may come on top of
+    masks and augmentation, that of dropout layers may not.
+    """
+    masked_or_augmented = query.input_dropout > 0 or query.augment
+    if masked_or_augmented and noise_of_blocks_alone(pool):
+        return None
+    return noise
+
+
+def _augmentation(pool: Pool) -> str:
+    """The augmentation of queries: that of the pool's recipe, or crop+flip if it has none."""
+    if pool.recipe.augment == "none":
+        return "crop+flip"
+    return pool.recipe.augment
+
+
 def _check_steps(pool: Pool, model: int, query: Query) -> None:
-    """Refuse queries about time steps to a model that has none."""
+    """ValueError for a query about time steps, of a model that has none or where an encoding makes
+    them.
+    """
     module = pool.model(model)
-    encode = getattr(module, "encode", "constant")
     if timesteps(module) is None:
         raise ValueError(
             "mask_scope='step' and per_step are for spiking networks;"
             f" {pool.recipe.model} has one output per image: use mask_scope='query',"
             " per_step=False"
         )
+    encode = getattr(module, "encode", "constant")
     if query.mask_scope == "step" and encode != "constant":
         raise ValueError(
             f"mask_scope='step' masks what enters at each step, and encode={encode!r} makes that"
@@ -108,7 +122,8 @@ def _check_activity(pool: Pool, model: int, query: Query, query_kind: str) -> No
 
 
 def _options_in_key(**options: Any) -> dict:
-    """The options that are not at their default, which enter the key of the stored signals.
+    """The options that are not at their default, which is None, False or, for the scope of masks,
+    "query": they enter the key of the stored signals.
 
     The others are left out, so that a new option of `Query` changes no key.
     """
@@ -123,36 +138,36 @@ def _query_kind(query: Query, noise: bool | None) -> str:
     """What makes the queries of one image differ, a word of types.QUERY_KINDS; ValueError for
     several sources at once, and for several queries that would all be alike.
     """
-    on = []
+    sources = []
     if query.input_dropout > 0:
-        on.append("dropout")
+        sources.append("dropout")
     if query.augment:
-        on.append("augment")
+        sources.append("augment")
     if noise is True:
-        on.append("noise")
-    if query.per_step:
-        on.append("steps")
+        sources.append("noise")
     queries = query.queries
-    if query.per_step and (queries > 1 or len(on) > 1):
+    if query.per_step and (queries > 1 or sources):
         raise ValueError(
-            f"per_step with queries={queries} and {' and '.join(on[:-1]) or 'nothing random'}: the"
+            f"per_step with queries={queries} and {' and '.join(sources) or 'nothing random'}: the"
             " query axis holds the time steps then; take one plain query"
         )
-    if len(on) > 1:
-        raise ValueError(f"{' and '.join(on)} at once: take one source of randomness at a time")
+    if query.per_step:
+        return "steps"
+    if len(sources) > 1:
+        raise ValueError(
+            f"{' and '.join(sources)} at once: take one source of randomness at a time"
+        )
     if query.augment and queries == 1:
         raise ValueError(
             "augment=True with queries=1 shows the plain image only: take more queries, or"
             " augment=False"
         )
-    if queries > 1 and not on:
+    if queries > 1 and not sources:
         raise ValueError(
             f"queries={queries} without input_dropout, augment or noise: all outputs would be the"
             " same; use queries=1"
         )
-    if not on:
-        return "plain"
-    return on[0]
+    return sources[0] if sources else "plain"
 
 
 def noise_of_blocks_alone(pool: Pool) -> bool:

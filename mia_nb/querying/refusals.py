@@ -16,6 +16,8 @@ from mia_nb.querying.network import forward, noisy, prepare
 from mia_nb.training.plans import DTYPES
 from mia_nb.types import Images
 
+TRIED = 64  # images, at most
+
 
 def check_outputs(
     module: nn.Module, images: Images, model: int, dtype: str, noise: bool | None
@@ -30,12 +32,12 @@ def check_outputs(
         dtype, noise: of the query. A noisy network with SDE blocks is also tried without noise, and
             its noise stays switched off.
     """
-    classes = len(images.classes)
     run = partial(forward, prepare(module.eval(), noise), dtype)
-    evenly_spaced = torch.linspace(0, len(images.x) - 1, min(64, len(images.x))).long()
-    x = images.x[evenly_spaced.to(images.x.device)]
-    x = data.normalise(x, images.mean, images.std, DTYPES[dtype])
+    evenly_spaced = torch.linspace(0, len(images.x) - 1, min(TRIED, len(images.x))).long()
+    pixels = images.x[evenly_spaced.to(images.x.device)]
+    x = data.normalise(pixels, images.mean, images.std, DTYPES[dtype])
     outputs = run(x)
+    classes = len(images.classes)
     if outputs.ndim != 2 or outputs.shape[1] != classes:
         raise ValueError(
             f"model {model} gives outputs of shape {tuple(outputs.shape)}; wanted ({len(x)},"
@@ -52,7 +54,7 @@ def check_outputs(
         )
     if noise:
         _check_noise(run, x, model)
-        if next(neural_de.flow_blocks(module), None):
+        if any(neural_de.flow_blocks(module)):
             check_outputs(module, images, model, dtype, noise=False)
     else:
         _check_repeated(module, run, x, outputs, model, _tolerance(x, dtype))
@@ -76,8 +78,8 @@ def _check_repeated(
         )
     scale = tolerance * (1 + outputs.abs().max())
     # a convolution rounds differently in another batch, which may flip a spike in a few samples
-    allowed = 0 if timesteps(module) is None else 0.25
-    if _share_above(run(x) - outputs, scale) > allowed:
+    allowed_share = 0 if timesteps(module) is None else 0.25
+    if _share_above(run(x) - outputs, scale) > allowed_share:
         raise ValueError(
             f"model {model} gives another output to the same query: declare it with noise=True, or"
             " noise=False to switch it off"
@@ -86,7 +88,7 @@ def _check_repeated(
         return
     half = len(x) // 2
     halves = torch.cat([run(x[:half]), run(x[half:])])
-    if _share_above(halves - outputs, scale) > allowed:
+    if _share_above(halves - outputs, scale) > allowed_share:
         raise ValueError(
             f"model {model} gives outputs that depend on the other images in the batch: is"
             " BatchNorm left in train mode?"

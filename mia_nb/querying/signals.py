@@ -34,6 +34,7 @@ from mia_nb.training.pool import Pool
 from mia_nb.types import Images, Query, Signals
 
 VALUES = 2**17  # pixels in one forward pass: threads of smaller ones mostly wait for each other
+MOST_ON_GPU = 4  # networks that are queried side by side on one GPU
 
 
 @checked
@@ -105,17 +106,8 @@ def query(
     check_size(pool, images)
     rows = row_numbers("models", models, len(pool.member)).tolist()
     settings, query_kind = settings_and_kind(pool, images, rows, record)
-    # The key includes the weights: a pool that is trained again by another strategy has the same
-    # pool key, but other weights. The machine is not in the key: it changes rounding only.
     key_settings = {"pool": pool.key, **settings}
-    files = pool.folder.files()
-    weights = [files.get(pool.weights_name(m), "") for m in rows]
-    parts = [images.digest, *weights]
-    limit = settings.get("limit")
-    if limit is not None and pool.is_about(images) and pool.held_out.any():
-        # of pools that hold images out, earlier versions chose fewer of the population
-        parts.append(digest(_chosen_samples(pool, images, limit)))
-    key = store.content_key(key_settings, *parts)
+    key = _content_key(pool, images, key_settings)
     folder = store.place(pool.folder.path.parent, "signals", pool.folder.name, key)
     batch_size = _batch_size(pool, images, settings["noise"], batch, chosen_device)
 
@@ -132,7 +124,7 @@ def query(
                     store.drop_partial(folder)
                 job = Job(pool, settings, query_kind, chosen_device, batch_size)
                 with enough_memory('batch=256, or device="cpu"'):
-                    signals = _made(folder, job, images, progress)
+                    signals = _query_and_store(folder, job, images, progress)
     _write_raster(folder, pool, images, signals, chosen_device)
     return signals
 
@@ -147,24 +139,42 @@ class Job(NamedTuple):
     batch: int  # images in one forward pass
 
 
+def _content_key(pool: Pool, images: Images, key_settings: dict) -> str:
+    """The key of the stored signals: a digest of the settings, the images and the weights.
+
+    A pool that is trained again by another strategy has the same pool key, but other weights. The
+    machine is not in the key: it changes rounding only.
+    """
+    files = pool.folder.files()
+    weights = [files.get(pool.weights_name(m), "") for m in key_settings["models"]]
+    parts = [images.digest, *weights]
+    limit = key_settings.get("limit")
+    if limit is not None and pool.is_about(images) and pool.held_out.any():
+        # of pools that hold images out, earlier versions chose fewer of the population
+        parts.append(digest(_chosen_samples(pool, images, limit)))
+    return store.content_key(key_settings, *parts)
+
+
 def _batch_size(
     pool: Pool, images: Images, noise: bool | None, batch: int | None, device: torch.device
 ) -> int:
-    """Number of images in one forward pass, a multiple of BLOCK: about `batch`, or with None at
-    least 512 (on a GPU 2,048), more where images are tiny.
+    """Number of images in one forward pass, a multiple of BLOCK: about `batch`; with None at least
+    512 (256 with noise, 2,048 on a GPU), more where images are tiny.
 
     Noise from the global generator, which has one seed, allows only one block at a time.
     """
-    least = 1 if device.type == "cpu" else 8
-    most = max(VALUES // images.x[0].numel() // BLOCK, least) * BLOCK
     if noise and not noise_of_blocks_alone(pool):
         return BLOCK
-    if batch is None:
-        return most if noise else max(most, 512)
-    return max(batch // BLOCK, 1) * BLOCK
+    if batch is not None:
+        return max(batch // BLOCK, 1) * BLOCK
+    fewest_blocks = 1 if device.type == "cpu" else 8
+    blocks = max(VALUES // images.x[0].numel() // BLOCK, fewest_blocks)
+    if not noise:
+        blocks = max(blocks, 2)
+    return blocks * BLOCK
 
 
-def _made(folder: store.Folder, job: Job, images: Images, progress: bool) -> Signals:
+def _query_and_store(folder: store.Folder, job: Job, images: Images, progress: bool) -> Signals:
     """The signals of a query, after they are written into the folder.
 
     If a model is refused, the folder is deleted: the query would be refused again.
@@ -201,11 +211,11 @@ def _write_raster(
     if signals.query_kind != "steps" or folder.intact("raster.npz"):
         return
     samples = store.load_samples(folder)
-    if samples is not None and not len(samples):  # these are not the pool's images
+    if samples is not None and len(samples) == 0:  # these are not the pool's images
         return
     columns = recording.evenly_spaced_images(np.flatnonzero(~signals.population))
-    numbers = torch.from_numpy(columns if samples is None else samples[columns])
-    pixels = images.x[numbers.to(images.x.device)].to(device)
+    numbers = columns if samples is None else samples[columns]
+    pixels = images.x[torch.from_numpy(numbers).to(images.x.device)].to(device)
     x = data.normalise(pixels, images.mean, images.std, DTYPES[pool.recipe.dtype])
     # the signals are stored already: a query does not fail for lack of a picture
     with contextlib.suppress(store.Corrupt, store.ReadOnly, OSError):
@@ -229,8 +239,13 @@ def _query_models(folder: store.Folder, job: Job, images: Images, progress: bool
     on_device = images._replace(x=images.x.to(job.device), y=images.y.to(job.device))
     left = [m for m in rows if store.read_partial(folder, m) is None]
     networks = _networks(job, len(left))
-    info = {"draws": job.kind, "pool": pool.key, **_describe_network(pool, networks[0])}
-    info |= {"dataset": images.name, **settings}
+    info = {
+        "draws": job.kind,
+        "pool": pool.key,
+        **_describe_network(pool, networks[0]),
+        "dataset": images.name,
+        **settings,
+    }
     if settings.get("activity"):
         info["activity"] = activity_names(networks[0])
     labels = images.y.cpu().numpy()  # once, so that no model waits for a GPU to copy them
@@ -294,8 +309,9 @@ def _networks(job: Job, models: int) -> list[nn.Module]:
     pool = job.pool
     side_by_side = 1
     if not job.settings["noise"] or noise_of_blocks_alone(pool):
-        most = 4 if job.device.type == "cuda" else models
-        side_by_side = max(min(cores(), models, most), 1)
+        side_by_side = max(min(cores(), models), 1)
+        if job.device.type == "cuda":
+            side_by_side = min(side_by_side, MOST_ON_GPU)
     networks = []
     for _ in range(side_by_side):
         network = pool.model(job.settings["models"][0]).to(job.device)
@@ -333,6 +349,7 @@ def _signals_of_model(
     except BlownUp as error:
         raise ValueError(f"model {model}: {error}") from error
     except ValueError as error:
+        # `from_logits` is given one model alone, which it calls model 0
         raise ValueError(str(error).replace("model 0 gives", f"model {model} gives")) from error
     return replace(signals, activity=activity, info=info)
 
@@ -370,16 +387,16 @@ def _queried_images(pool: Pool, images: Images, limit: int | None) -> QueriedIma
 def _chosen_samples(pool: Pool, images: Images, limit: int | None) -> np.ndarray | None:
     """The numbers of the images that are queried, rising; None for all."""
     population = np.zeros(len(images.y), bool)
-    held_out = population
+    held_out = np.zeros(len(images.y), bool)
     if pool.is_about(images):
         population = pool.population
         held_out = pool.held_out
     if limit is None and not held_out.any():
         return None
     rng = np.random.default_rng(0)
-    kinds = (~population & ~held_out, population & ~held_out)
-    parts = [rng.permutation(np.flatnonzero(kind))[:limit] for kind in kinds]
-    return np.sort(np.concatenate(parts))
+    chosen_audited = rng.permutation(np.flatnonzero(~population & ~held_out))[:limit]
+    chosen_population = rng.permutation(np.flatnonzero(population & ~held_out))[:limit]
+    return np.sort(np.concatenate([chosen_audited, chosen_population]))
 
 
 def _describe_network(pool: Pool, module: nn.Module) -> dict:
@@ -396,9 +413,9 @@ def _describe_network(pool: Pool, module: nn.Module) -> dict:
     if recipe.defense:
         about["defense"] = recipe.defense
         about["defense_args"] = recipe.defense_args
-    for name in ("blocks", "freeze"):
-        if name in recipe.model_args:
-            about[name] = recipe.model_args[name]
+    for option in ("blocks", "freeze"):
+        if option in recipe.model_args:
+            about[option] = recipe.model_args[option]
     if steps is None:
         name = recipe.model
         if recipe.model in BASES:
