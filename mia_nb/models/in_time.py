@@ -183,8 +183,8 @@ class SNN(InTime):
         self.check_steps(x)
 
     def _at_one_step(self, x: Tensor) -> tuple[Tensor, bool]:
-        """What enters the network at single time steps, as rows of a batch; and whether that is
-        another thing at each step.
+        """What enters the network at single time steps, as rows of a batch, and whether it differs
+        from step to step.
         """
         with models.same_draws(x.device):
             events = self.events(x)
