@@ -85,14 +85,15 @@ def fit_histogram(histogram: Histogram, T: int = 1, p: float = 1) -> np.ndarray:
     width = histogram.range.numpy()
     bins = counts.shape[1]
     # in units of the range, so that one table of errors serves all groups and histograms
-    errors = _coarse_errors(bins, T, p)
-    coarse = COARSE[(errors @ counts.T).argmin(0)]
+    coarse_costs = _coarse_errors(bins, T, p) @ counts.T
+    coarse = COARSE[coarse_costs.argmin(0)]
     theta = np.empty(len(counts))
     for start in np.unique(coarse):
-        rows = coarse == start
+        groups = coarse == start
         fine = start + np.linspace(-1, 1, FINE) / GRID
         fine = fine[fine > 0]
-        theta[rows] = fine[(_errors(fine, bins, T, p) @ counts[rows].T).argmin(0)]
+        fine_costs = _errors(fine, bins, T, p) @ counts[groups].T
+        theta[groups] = fine[fine_costs.argmin(0)]
     return np.where(counts.any(1), theta * width, DEAD)
 
 
@@ -121,7 +122,9 @@ def expected(
     (groups,); 0 for dead groups.
     """
     counts = histogram.counts.numpy()
-    a = histogram.centres
     total = np.maximum(counts.sum(1), 1)
-    error = (counts * np.abs(a - quantised(a, theta[:, None], T)) ** p).sum(1) / total
-    return error, (counts * (a > theta[:, None])).sum(1) / total
+    a = histogram.centres
+    thresholds = theta[:, None]
+    error = (counts * np.abs(a - quantised(a, thresholds, T)) ** p).sum(1) / total
+    clipped = (counts * (a > thresholds)).sum(1) / total
+    return error, clipped

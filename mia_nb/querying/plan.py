@@ -41,16 +41,20 @@ def settings_and_kind(
         output_args = defenses.output_arguments(query.output, output_args, len(images.classes))
     noise = query.noise
     if noise is None and pool.recipe.model in FLOWS:
+        # True where noise is built in, so that the settings name it; None where there is none
         noise = neural_de.is_noisy(build(pool.recipe, pool.images(), 0)) or None
-    query_kind = _query_kind(query, _noise_alone(pool, query, noise))
+    query_kind = _query_kind(query, _noise_as_source(pool, query, noise))
     if query.mask_scope != "query" or query.per_step:
         _check_steps(pool, rows[0], query)
     if query.activity:
         _check_activity(pool, rows[0], query, query_kind)
+    augment = False
+    if query.augment:
+        augment = "crop+flip" if pool.recipe.augment == "none" else pool.recipe.augment
     settings = {
         "queries": query.queries,
         "input_dropout": query.input_dropout,
-        "augment": _augmentation(pool) if query.augment else False,
+        "augment": augment,
         "noise": noise,
         "temperature": query.temperature,
         "seed": query.seed if query_kind not in ("plain", "steps") else 0,
@@ -68,21 +72,16 @@ def settings_and_kind(
     return settings, query_kind
 
 
-def _noise_alone(pool: Pool, query: Query, noise: bool | None) -> bool | None:
-    """The noise that takes part in what makes queries differ: that of an SDE may come on top of
-    masks and augmentation, that of dropout layers may not.
+def _noise_as_source(pool: Pool, query: Query, noise: bool | None) -> bool | None:
+    """The noise as a source of randomness, of which a query may have one.
+
+    Noise of SDE blocks alone may come on top of masks and augmentation, and does not count beside
+    them; noise of dropout layers does.
     """
     masked_or_augmented = query.input_dropout > 0 or query.augment
     if masked_or_augmented and noise_of_blocks_alone(pool):
         return None
     return noise
-
-
-def _augmentation(pool: Pool) -> str:
-    """The augmentation of queries: that of the pool's recipe, or crop+flip if it has none."""
-    if pool.recipe.augment == "none":
-        return "crop+flip"
-    return pool.recipe.augment
 
 
 def _check_steps(pool: Pool, model: int, query: Query) -> None:
