@@ -100,16 +100,25 @@ def table(html: str) -> list[list[str]]:
 
 
 def grounds(run: Run) -> list[list[str]]:
-    """[claim, verdict, phrase] for each row of the evidence, which a click unfolds."""
+    """[claim, verdict, phrase] for each phrase of the evidence, which a click unfolds."""
     page = run.html("evidence")
     assert page.startswith("<details><summary>") and "<details open" not in page
-    return [list(map(unescape, row)) for row in table(page)[2:]]
+    rows = []
+    for tag, text, has_phrases in re.findall("<(b|li)>([^<]*)(<ul>)?", page):
+        if tag == "b":
+            claim = unescape(text)
+        elif has_phrases:
+            verdict = unescape(text)
+        else:
+            rows.append([claim, verdict, unescape(text)])
+    return rows
 
 
 def wanted(truth) -> list[list[str]]:
     """The same of a table of claims."""
     rows = []
-    for name, row in truth.iterrows():
+    for number, row in truth.iterrows():
+        name = f"{number}. {row['claim']}"
         rows += [[name, row["verdict"], phrase] for phrase in row["evidence"].split("; ")]
         verdict = f"as printed: {row['as_printed']}" if "as_printed" in truth else ""
         phrases = row["as_printed_evidence"].split("; ") if verdict else []

@@ -6,11 +6,14 @@ import os
 import sys
 
 import numpy as np
+import pandas as pd
 import plotly.io as pio
 import pytest
 from ipywidgets import SelectionSlider
+from nbformat import v4
 
-from mia_nb import load_example, widgets, workshop
+from mia_nb import load_example, studies, widgets, workshop
+from mia_nb.report.markup import html_of
 from mia_nb.types import Signals
 from mia_nb.widgets import Source
 
@@ -172,3 +175,31 @@ def test_a_figure_that_follows_controls_is_shown_once_in_batch_mode(monkeypatch,
     monkeypatch.setenv("MIA_NB_MODE", "live")
     widgets.interact(refuse, noise=[1])
     assert capsys.readouterr().out.endswith("train more pairs\n")
+
+
+def test_evidence_is_a_list_of_claims_in_the_notebook_and_in_the_report():
+    """A table would be set at the right edge, and lose in the report what was not run."""
+    claims = pd.DataFrame(
+        {
+            "claim": ["RMIA < LiRA", "Noise hides"],
+            "as_printed": ["holds", "not run"],
+            "verdict": ["holds", "not run"],
+            "evidence": ["AUC: 2 of 2 for; TPR: 1 of 2 for", "not run: needs noise"],
+            "as_printed_evidence": ["AUC: 1 of 1 for", "not run: needs noise"],
+        },
+        index=["S1", "S2"],
+    )
+    shown = widgets.folded("What each verdict rests on", studies.evidence_readable(claims)).data
+    assert shown == (
+        "<details><summary>What each verdict rests on</summary>"
+        "<p><b>S1. RMIA &lt; LiRA</b></p>"
+        "<ul><li>holds<ul><li>AUC: 2 of 2 for</li><li>TPR: 1 of 2 for</li></ul></li>"
+        "<li>as printed: holds<ul><li>AUC: 1 of 1 for</li></ul></li></ul>"
+        "<p><b>S2. Noise hides</b></p>"
+        "<ul><li>not run<ul><li>not run: needs noise</li></ul></li>"
+        "<li>as printed: not run<ul><li>not run: needs noise</li></ul></li></ul></details>"
+    )
+    cell = v4.new_code_cell(
+        outputs=[v4.new_output("execute_result", {"text/html": shown}, execution_count=1)]
+    )
+    assert shown in html_of([cell])

@@ -188,11 +188,13 @@ def evidence_readable(table: pd.DataFrame) -> pd.DataFrame:
         table: of `claims`.
 
     Returns:
-        Column evidence, indexed by claim and verdict; the evidence of verdicts as printed stands
-        under "as printed: holds" and the like.
+        Column evidence, indexed by claim ("S1. RMIA is stronger ...") and verdict; the evidence of
+        verdicts as printed stands under "as printed: holds" and the like. `widgets.folded` shows it
+        as a list.
     """
     rows = []
-    for name, claim in table.iterrows():
+    for number, claim in table.iterrows():
+        name = f"{number}. {claim['claim']}"
         grounds = {claim["verdict"]: claim["evidence"]}
         if "as_printed" in table:
             grounds[f"as printed: {claim['as_printed']}"] = claim["as_printed_evidence"]

@@ -1,5 +1,5 @@
 """The first call of every notebook: its parameters, and how figures are shown; and figures that
-follow controls, and tables that a click unfolds. Free of torch.
+follow controls, and evidence that a click unfolds. Free of torch.
 """
 
 import os
@@ -102,14 +102,22 @@ def interact(function: Callable, **controls: object) -> None:
         display(W.interactive(show, **controls))
 
 
-def folded(summary: str, table: pd.DataFrame) -> HTML:
-    """A table of which only a line is shown until a click unfolds it.
+def folded(summary: str, evidence: pd.DataFrame) -> HTML:
+    """A line that a click unfolds into a list: each claim with its verdicts, and below each verdict
+    the phrases that it rests on.
 
     Parameters:
-        summary: the line.
-        table: the table, shown in full.
+        summary: the line
+        evidence: the table of `studies.evidence_readable`
 
     Example: `widgets.folded("What the verdicts rest on", studies.evidence_readable(claims))`
     """
-    line = f"<summary>{escape.html(summary)}</summary>"
-    return HTML(f"<details>{line}{table.rename_axis(columns=None).to_html()}</details>")
+    # a list needs no style, which trust and exporters take away: its text wraps at the left edge
+    parts = [f"<summary>{escape.html(summary)}</summary>"]
+    for claim, of_claim in evidence["evidence"].groupby(level="claim", sort=False):
+        parts.append(f"<p><b>{escape.html(claim)}</b></p><ul>")
+        for verdict, phrases in of_claim.groupby(level="verdict", sort=False):
+            items = "".join(f"<li>{escape.html(phrase)}</li>" for phrase in phrases)
+            parts.append(f"<li>{escape.html(verdict)}<ul>{items}</ul></li>")
+        parts.append("</ul>")
+    return HTML(f"<details>{''.join(parts)}</details>")
