@@ -418,7 +418,8 @@ def test_noisy_outputs_from_memory_need_no_word_on_how_they_were_queried():
     found = rows_of(explorer, "auc").set_index("outputs")["value"]
     scores = attacks.score("loss", signals)
     assert found[QUERIES] == pytest.approx(metrics.auc(scores.value[0], scores.member[0]))
-    assert explorer.set(along="sigma").figures["curve"]["data"]
+    curve = explorer.set(along="sigma").figures["curve"]
+    assert curve["data"] and "95 %; 1 target, n0 = " in str(curve["layout"])
 
 
 @pytest.mark.parametrize("make", [noise, compare])

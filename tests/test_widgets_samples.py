@@ -595,6 +595,7 @@ def test_separation_is_the_mean_gap_of_standardised_scores_over_pairs():
     value, half, based_on = separations(scores)
     assert np.allclose(value, gaps.mean(0)) and based_on == "3 pairs of targets"
     assert np.allclose(half, student.ppf(0.9875, 2) * gaps.std(0, ddof=1) / np.sqrt(3))
+    assert separations(attacks.score("loss", world(2, 50, leak=1.0)))[2] == "1 pair of targets"
 
 
 def test_without_pairs_the_separation_is_students_two_sample_comparison():

@@ -1,12 +1,11 @@
 """Stored results side by side, and the settings of recipe and query in which they differ."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import pandas as pd
 
 from mia_nb.widgets.contrast import (
-    all_but,
     contrast_of,
     numbers_table,
     offered_attacks,
@@ -25,8 +24,17 @@ MOST_BESIDE = 3  # results beside the first
 ABSENT = "-"
 # entries of info that say which results these are, not how they were made
 IDENTITY = (
-    *("pool", "models", "key", "family", "recipe", "classes", "images", "example", "activity"),
-    *("operations", "made_from"),
+    "pool",
+    "models",
+    "key",
+    "family",
+    "recipe",
+    "classes",
+    "images",
+    "example",
+    "activity",
+    "operations",
+    "made_from",
 )
 
 
@@ -52,7 +60,7 @@ def compare(sources: Sequence[Source]) -> Explorer:
         return message(TITLE, NOTHING)
 
     def shown_of(pool: str, beside: tuple[str, ...]) -> tuple[Outputs, ...]:
-        """The result on top, and the results that are ticked."""
+        """The result on top, and the results that are ticked beside it."""
         first = Outputs(pool, pools[pool])
         return first, *(Outputs(name, pools[name], reference=first) for name in beside)
 
@@ -69,7 +77,11 @@ def compare(sources: Sequence[Source]) -> Explorer:
         figures = pictures_of(shown, attack, target)
         return contrast.view(figures, texts, long, contrast.notes())
 
-    others = tuple(pools)[1:]
+    def still_beside(pool: str, beside: tuple[str, ...]) -> tuple[str, ...]:
+        """What is ticked but is not on top; the first other result if that is nothing."""
+        return all_but(beside, pool) or all_but(pools, pool)[:1]
+
+    others = tuple(pools)[1:]  # the first stands on top
     controls = {
         "pool": chooser("pool", pools),
         "attack": dropdown("attack"),
@@ -79,7 +91,7 @@ def compare(sources: Sequence[Source]) -> Explorer:
     follow = {
         "beside": {
             "options": lambda pool: all_but(pools, pool),
-            "value": lambda pool, beside: all_but(beside, pool) or all_but(pools, pool)[:1],
+            "value": still_beside,
         },
         "attack": {"options": lambda pool, beside: offered_attacks(shown_of(pool, beside))},
         "target": {"options": lambda pool, beside: offered_targets(shown_of(pool, beside))},
@@ -115,10 +127,11 @@ def settings_of(source: Source) -> dict:
     values, the query's gets "query." before it.
     """
     recipe = flat(source.recipe)
+    query = flat(without(source.info, *IDENTITY))
     settings = dict(recipe)
-    for name, value in flat(without(source.info, *IDENTITY)).items():
-        same = recipe.get(name, value) == value
-        settings[name if same else f"query.{name}"] = value
+    for name, value in query.items():
+        is_other = name in recipe and recipe[name] != value
+        settings[f"query.{name}" if is_other else name] = value
     return settings
 
 
@@ -142,5 +155,12 @@ def text(value: object) -> str:
     """A setting as it is printed; of a pool's key the first eight letters."""
     if value is None:
         return ABSENT
-    words = f"{value:.6g}" if isinstance(value, float) else str(value)
-    return words[:8] if re.fullmatch("[0-9a-f]{64}", words) else words
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    is_key = re.fullmatch("[0-9a-f]{64}", str(value))
+    return str(value)[:8] if is_key else str(value)
+
+
+def all_but(names: Iterable[str], name: str) -> tuple[str, ...]:
+    """The names without this one."""
+    return tuple(other for other in names if other != name)

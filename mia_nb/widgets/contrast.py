@@ -4,9 +4,11 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from mia_nb import attacks, metrics
+from mia_nb.checks import quantity
 from mia_nb.metrics.pairs import same_masks
 from mia_nb.metrics.queries import UNAVERAGED
 from mia_nb.metrics.tables import rates_of, rows_of
@@ -36,36 +38,51 @@ class Contrast(NamedTuple):
     tables: dict[Outputs, pd.DataFrame]  # the chosen result comes first
     changes: dict[Outputs, pd.Series | None]  # in AUC; None where the two cannot be paired
 
-    def sentence(self) -> str:
-        """ "after 2 of 4 steps: RMIA finds 12.0 % (95 %: 10.1-14.0) of members at 10 % false
-        positives; ordinary network: ...; the difference: AUC +0.004 [...], paired; n0 = 898"
-        """
-        metric, fpr = headline(list(self.tables.values()))
-        rates = {}
-        for outputs, table in self.tables.items():
-            rates[outputs] = rate_with_interval(rows_of(table, metric, fpr).iloc[0], fpr)
-        chosen = next(iter(rates))
-        attack = attacks.in_words(self.attack)
-        if fpr is None:
-            rates[chosen] = f"{attack} has {rates[chosen]}"
-        else:
-            at = f"{100 * fpr:g} % false positives"
-            rates[chosen] = f"{attack} finds {rates[chosen]} of members at {at}"
+    @property
+    def chosen_table(self) -> pd.DataFrame:
+        """The table of the chosen result."""
+        return next(iter(self.tables.values()))
 
+    def sentence(self) -> str:
+        """The results, their differences and the sample size in words.
+
+        "after 2 of 4 steps: RMIA finds 12.0 % (95 %: 10.1-14.0) of members at 10 % false positives;
+        ordinary network: ...; the difference: AUC +0.004 [...], paired; n0 = 898"
+        """
         short = short_names(outputs.name for outputs in self.tables)
-        parts = [f"{short[outputs.name]}: {words}" for outputs, words in rates.items()]
+        return "; ".join([*self._rates(short), *self._differences(short), self._size()])
+
+    def _rates(self, short: dict[str, str]) -> list[str]:
+        """The rate of each result in words, of the chosen one with the attack's name."""
+        metric, fpr = headline(list(self.tables.values()))
+        attack = attacks.in_words(self.attack)
+        rates = []
+        for table in self.tables.values():
+            rates.append(rate_with_interval(rows_of(table, metric, fpr).iloc[0], fpr))
+        if fpr is None:
+            rates[0] = f"{attack} has {rates[0]}"
+        else:
+            rates[0] = f"{attack} finds {rates[0]} of members at {100 * fpr:g} % false positives"
+        names = [short[outputs.name] for outputs in self.tables]
+        return [f"{name}: {rate}" for name, rate in zip(names, rates, strict=True)]
+
+    def _differences(self, short: dict[str, str]) -> list[str]:
+        """The differences of AUC in words; of several with the names of both results."""
+        parts = []
         for outputs, change in self.changes.items():
             who = "the difference"
             if len(self.changes) > 1:
                 reference = outputs.reference.name
                 who = f"{short[outputs.name]} minus {short.get(reference, reference)}"
             parts.append(f"{who}: {change_in_words(change)}")
+        return parts
+
+    def _size(self) -> str:
+        """The number of non-members of a target, or its range over the results."""
         sizes = [int(table["n0"].min()) for table in self.tables.values()]
-        size = f"n0 = {min(sizes):,}"
         if max(sizes) > min(sizes):
-            size += f" to {max(sizes):,}"
-        parts.append(size)
-        return "; ".join(parts)
+            return f"n0 = {min(sizes):,} to {max(sizes):,}"
+        return f"n0 = {min(sizes):,}"
 
     def notes(self, *, caption: str = "", tried: int = 0) -> list[str]:
         """The remarks: sample sizes, unequal accuracies, ties, choices with hindsight.
@@ -74,17 +91,16 @@ class Contrast(NamedTuple):
             caption: a remark on what the attacker is given
             tried: number of settings that a reader can choose among
         """
-        first = next(iter(self.tables.values())).iloc[0]
+        sizes = self.chosen_table.iloc[0]
         accuracies = {}
         for outputs, table in self.tables.items():
             accuracies[outputs.name] = rows_of(table, "test_acc")["value"].iloc[0]
         apart = max(accuracies.values()) - min(accuracies.values())
         tied = max(table["tie_mass"].iloc[0] for table in self.tables.values())
-        targets = "target" if first["targets"] == 1 else "targets"
 
         notes = [
-            f"{first['targets']} {targets} with {first['n1']:,} members and {first['n0']:,}"
-            " non-members each",
+            f"{quantity(sizes['targets'], 'target')} with {sizes['n1']:,} members and"
+            f" {sizes['n0']:,} non-members each",
             caption,
         ]
         if apart > APART:
@@ -116,14 +132,15 @@ class Contrast(NamedTuple):
             long: the rows that CSV saves; rows of the paired differences are added
             notes: the remarks; the flags of the attack are added
         """
-        flags = next(iter(self.tables.values()))["flags"].iloc[0].split("; ")
-        rows = []
+        flags = self.chosen_table["flags"].iloc[0].split("; ")
+        differences = []
         for outputs, change in self.changes.items():
-            if change is not None:
-                metric = f"auc minus {outputs.reference.name}"
-                row = {"family": outputs.name, "attack": self.attack, "metric": metric, **change}
-                rows.append(row)
-        saved = pd.concat([long, pd.DataFrame(rows)], ignore_index=True)
+            if change is None:
+                continue
+            metric = f"auc minus {outputs.reference.name}"
+            row = {"family": outputs.name, "attack": self.attack, "metric": metric}
+            differences.append(row | dict(change))
+        saved = pd.concat([long, pd.DataFrame(differences)], ignore_index=True)
         return View(self.sentence(), figures, texts, remarks([*notes, *flags]), saved)
 
 
@@ -181,8 +198,10 @@ def headline(tables: Sequence[pd.DataFrame]) -> tuple[str, float | None]:
     not 0 because of ties, else the AUC.
     """
     for fpr in rates_of(tables[0]):
-        rows = [rows_of(table, "tpr", fpr).iloc[0] for table in tables]
-        if all(row["measurable"] and (row["fpr_floor"] <= fpr or row["value"] > 0) for row in rows):
+        rows = pd.DataFrame([rows_of(table, "tpr", fpr).iloc[0] for table in tables])
+        # below its floor a rate may be 0 because no threshold parts tied scores
+        means_something = (rows["fpr_floor"] <= fpr) | (rows["value"] > 0)
+        if rows["measurable"].all() and means_something.all():
             return "tpr", fpr
     return "auc", None
 
@@ -225,17 +244,19 @@ def numbers_table(table: pd.DataFrame, chosen: Outputs) -> pd.DataFrame:
     for fpr in rates_of(table):
         if not rows_of(table, "tpr", fpr)["measurable"].any():
             view = view.drop(columns=f"TPR at {100 * fpr:g} % FPR")
-    forms = {"train_acc": ".3f", "test_acc": ".3f", "gap": ".3f"}
-    if (table["metric"] == "energy_uj").any():
-        forms["energy_uj"] = ".3g"
-    for metric, form in forms.items():
+
+    def add_column(title: str, metric: str, form: str) -> None:
+        """A metric with its interval."""
         rows = rows_of(table, metric).set_index("family").reindex(view.index)
-        name = ENERGY_WORDS if metric == "energy_uj" else metric_name(metric)
-        view[name] = [
-            with_interval(*row, form) for row in rows[["value", "low", "high"]].to_numpy()
-        ]
+        intervals = rows[["value", "low", "high"]].to_numpy()
+        view[title] = [with_interval(*interval, form) for interval in intervals]
+
+    for metric in ("train_acc", "test_acc", "gap"):
+        add_column(metric_name(metric), metric, ".3f")
+    if (table["metric"] == "energy_uj").any():
+        add_column(ENERGY_WORDS, "energy_uj", ".3g")
     view = view.rename_axis("family").reset_index()
-    view.insert(0, "", [POINTER if name == chosen.name else "" for name in view["family"]])
+    view.insert(0, "", np.where(view["family"] == chosen.name, POINTER, ""))
     return view
 
 
@@ -255,7 +276,7 @@ def offered_attacks(shown: Sequence[Outputs]) -> list[tuple[str, str]]:
 
 def averages(attack: str) -> bool:
     """Whether an attack takes the mean of several queries."""
-    options = getattr(attacks.ATTACKS[attack], "keywords", {})
+    options = getattr(attacks.ATTACKS[attack], "keywords", {})  # of a partial
     return options.get("combine") not in UNAVERAGED
 
 
@@ -263,8 +284,3 @@ def offered_targets(shown: Sequence[Outputs]) -> list[int | str]:
     """The options of a control of targets: all, or one that all outputs have."""
     fewest = min(len(outputs.source.signals.margin) for outputs in shown)
     return [ALL, *range(fewest)]
-
-
-def all_but(names: Iterable[str], name: str) -> tuple[str, ...]:
-    """The names without this one."""
-    return tuple(other for other in names if other != name)

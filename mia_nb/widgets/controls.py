@@ -107,23 +107,24 @@ class Ticks(W.VBox):
         return ", ".join(in_words(str(value)) for value in self.value)
 
     def _build(self, _: object) -> None:
-        self.value = tuple(v for v in self.value if v in self.options)
+        """Make a box for each of the new options; what was ticked and is still offered stays so."""
+        self.value = tuple(value for value in self.value if value in self.options)
         self._boxes = {}
         for option in self.options:
-            self._boxes[option] = W.Checkbox(
+            box = W.Checkbox(
                 option in self.value,
                 description=in_words(str(option)),
                 indent=False,
                 layout={"width": "98%", "min_height": "24px", "margin": "0"},
             )
-            self._boxes[option].observe(
-                lambda change, option=option: self._ticked(option, change["new"]), "value"
-            )
+            box.observe(lambda change, option=option: self._ticked(option, change["new"]), "value")
+            self._boxes[option] = box
         self.box.children = tuple(self._boxes.values())
 
     def _ticked(self, option: object, on: bool) -> None:
         """Update the value after the user changed a box."""
-        if on == (option in self.value):  # the box itself was updated from the value
+        was_on = option in self.value
+        if on == was_on:  # the box was updated from the value
             return
         ticked = [value for value in self.value if value != option]
         if on:
@@ -131,5 +132,6 @@ class Ticks(W.VBox):
         self.value = tuple(ticked[-self.limit :])
 
     def _show(self, _: object) -> None:
+        """Tick the boxes of the value, and no others."""
         for option, box in self._boxes.items():
             box.value = option in self.value

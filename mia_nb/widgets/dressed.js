@@ -4,7 +4,8 @@
 module.exports.dressed = (layout, place) => {
   const usual = layout.template?.layout ?? {}, title = layout.title ?? {};
   const words = (title.text ?? "").split("<br>"), lines = [""];
-  const room = Math.max(place.clientWidth, 280) / 6.9;
+  const letterWidth = 6.9;
+  const room = Math.max(place.clientWidth, 280) / letterWidth;
   for (const word of words.join(" ").split(" ")) {
     const longer = `${lines.at(-1)} ${word}`.trim();
     if (longer.length > room && lines.at(-1)) lines.push(word);

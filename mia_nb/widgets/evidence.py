@@ -15,12 +15,10 @@ from mia_nb.metrics.pairs import units
 from mia_nb.types import Signals
 from mia_nb.widgets.stored import Source
 
-# {name: (its name in `lira`, degrees of freedom beyond those of the references)}
-VARIANCES = {
-    "global": ("global", np.inf),
-    "shrunk": ("shrunk", NU0),
-    "per sample": ("per_sample", 0.0),
-}
+# variances of the Gaussians: {name on the page: name in `lira`}
+VARIANCES = {"global": "global", "shrunk": "shrunk", "per sample": "per_sample"}
+# their degrees of freedom beyond those of the references
+PRIOR_FREEDOM = {"global": np.inf, "shrunk": NU0, "per sample": 0.0}
 DRAWS = 2000  # draws of fits given the references
 
 
@@ -85,12 +83,11 @@ def evidence_of(source: Source, target: int, k: int, variance: str) -> Evidence:
     target_signals = source.signals.select(models=[target]).hide()
     used = source.signals.select(models=references(source, target)[: 2 * k])
     combine = "last" if used.query_kind == "steps" else "margin"
-    name, _ = VARIANCES[variance]
     margins, student, flags = with_warnings(nig_fit, target_signals, used, combine=combine)
     gaussian = None
     try:
         _, gaussian, lira_flags = with_warnings(
-            lira_fit, target_signals, used, variance=name, combine=combine
+            lira_fit, target_signals, used, variance=VARIANCES[variance], combine=combine
         )
     except ValueError as error:  # one reference a side
         lira_flags = [str(error)]
@@ -105,7 +102,8 @@ def with_warnings(
     with warnings.catch_warnings(record=True) as raised:
         warnings.simplefilter("always", UserWarning)
         margins, densities = fit(*signals, **options)
-    return margins, densities, list(dict.fromkeys(str(w.message) for w in raised))
+    texts = [str(warning.message) for warning in raised]
+    return margins, densities, list(dict.fromkeys(texts))
 
 
 def of_sample(evidence: Evidence, column: int, variance: str) -> SampleEvidence:
@@ -114,16 +112,17 @@ def of_sample(evidence: Evidence, column: int, variance: str) -> SampleEvidence:
     student = evidence.student.of(column)
     fit = student if evidence.gaussian is None else evidence.gaussian.of(column)
     n = fit.n[:, 0]
-    freedom = n - 1.0 + VARIANCES[variance][1]
-    intervals = np.full((2, 2), np.nan)
+    n_in, n_out = n
+    centre_in, centre_out = fit.centre[:, 0]
+    freedom = n - 1.0 + PRIOR_FREEDOM[variance]
+    gap_low, gap_high, ratio_low, ratio_high = np.full(4, np.nan)
     if evidence.gaussian is not None and n.min() > 0 and freedom.min() > 0:
-        intervals = intervals_of_fit(fit, margin, freedom)
-    (gap_low, gap_high), (ratio_low, ratio_high) = intervals
+        (gap_low, gap_high), (ratio_low, ratio_high) = intervals_of_fit(fit, margin, freedom)
     return SampleEvidence(
         target_margin=margin,
-        n_in=n[0],
-        n_out=n[1],
-        gap=float(fit.centre[0, 0] - fit.centre[1, 0]),
+        n_in=n_in,
+        n_out=n_out,
+        gap=float(centre_in - centre_out),
         gap_low=gap_low,
         gap_high=gap_high,
         log_ratio=float(evidence.log_ratios[column]),

@@ -166,8 +166,9 @@ class Explorer:
         if self.view is None:
             raise ValueError(f"{self.name} shows nothing yet that could be saved")
         comments = ""
-        for line in (f"{self.name}: {self.view.sentence}", self.settings):
-            comments += f"# {' '.join(line.split())}\n"
+        for text in (f"{self.name}: {self.view.sentence}", self.settings):
+            line = " ".join(text.split())
+            comments += f"# {line}\n"
         table = self.view.table if self.view.long is None else self.view.long
         if table is None:
             return comments
@@ -213,19 +214,21 @@ class Explorer:
 
     def on_mouse(self, figure: str, event: dict) -> None:
         """Follow a click on a point, a lasso around points, or a dragged line."""
-        numbers = event.get("numbers", [])
         kind = event.get("kind")
-        place = self._mouse_actions.get(kind, {}).get(figure)
-        if place is None or (kind == "click" and not numbers):
+        numbers = event.get("numbers", [])
+        action = self._mouse_actions.get(kind, {}).get(figure)
+        if action is None or (kind == "click" and not numbers):
             return
-        value = event.get("x")
         if kind == "click":
             value = numbers[0]
         elif kind == "select":
             value = tuple(numbers)
+        else:
+            value = event.get("x")
 
         def show() -> None:
-            values = place(value, self.values) if callable(place) else {place: value}
+            # an action is the name of a control or state, or a function
+            values = action(value, self.values) if callable(action) else {action: value}
             self._show(**values)
 
         self.guarded(show)
@@ -263,8 +266,9 @@ class Explorer:
                     self.state[name] = value
                 else:
                     _set_trait(self.controls[name], "value", value, name)
+                # the next value may be one that is offered only now
                 self._update_followers()
-            self._update_followers()
+            self._update_followers()  # also where no value is set
         finally:
             self._busy = False
 
@@ -274,6 +278,7 @@ class Explorer:
             values = self.values
             for trait, rule in rules.items():
                 needed = _arguments(rule, values)
+                # a control's own value alone is no reason to update it
                 causes = {other: value for other, value in needed.items() if other != name}
                 if self._last_arguments.get((name, trait)) != causes:
                     _set_trait(self.controls[name], trait, rule(**needed), name)
@@ -305,35 +310,43 @@ def _arguments(rule: Callable, values: dict) -> dict:
 
 
 def _set_trait(control: W.Widget, trait: str, value: object, name: str) -> None:
-    """Set a trait of the control of this name; ValueError for a value that it refuses.
-
-    After new options the choice stays if it is still offered, else the first option is chosen.
-    """
-    if trait == "options" and tuple(value) == tuple(control.options):
-        return
-    chosen = control.value
-    chooses = trait == "value" and isinstance(control, W.Dropdown | W.Combobox | W.SelectionSlider)
-    if chooses and value not in _values(control):
-        values = list(map(str, _values(control)))
-        more = ", ..." if len(values) > 12 else ""
-        raise ValueError(f"{name}={value!r}: wanted one of {', '.join(values[:12])}{more}")
+    """Set a trait of the control of this name; ValueError for a value that it refuses."""
+    if trait == "value":
+        _refuse_what_is_not_offered(control, value, name)
     try:
-        setattr(control, trait, value)
+        if trait == "options":
+            _set_options(control, value)
+        else:
+            setattr(control, trait, value)
     except traitlets.TraitError as error:
         raise ValueError(f"{name}={value!r}: {error}") from error
-    if trait == "options":
-        with contextlib.suppress(traitlets.TraitError):
-            control.value = chosen
-        if control.value is None:
-            control.index = 0
 
 
-def _values(control: W.Widget) -> list:
-    """The values that a control lets its user choose from."""
-    values = []
-    for option in control.options:
-        values.append(option[1] if isinstance(option, tuple) else option)
-    return values
+def _refuse_what_is_not_offered(control: W.Widget, value: object, name: str) -> None:
+    """ValueError that lists the first options where the control offers some, but not this value."""
+    if not isinstance(control, W.Dropdown | W.Combobox | W.SelectionSlider):
+        return
+    offered = []
+    for option in control.options:  # a value, or a pair of its label and the value
+        offered.append(option[1] if isinstance(option, tuple) else option)
+    if value not in offered:
+        more = ", ..." if len(offered) > 12 else ""
+        first = ", ".join(map(str, offered[:12]))
+        raise ValueError(f"{name}={value!r}: wanted one of {first}{more}")
+
+
+def _set_options(control: W.Widget, options: Sequence) -> None:
+    """Set the options of a control. Its choice stays if it is still offered, else the first option
+    is chosen.
+    """
+    if tuple(options) == tuple(control.options):
+        return
+    chosen = control.value
+    control.options = options
+    with contextlib.suppress(traitlets.TraitError):
+        control.value = chosen
+    if control.value is None:
+        control.index = 0
 
 
 def _label(value: object) -> str:
@@ -357,7 +370,7 @@ def _quoted_formula(cell: object) -> object:
 def message(name: str, text: str) -> Explorer:
     """An explorer that shows only this text."""
 
-    def nothing():
+    def draw():
         raise ValueError(text)
 
-    return Explorer(name, {}, nothing, rows=[])
+    return Explorer(name, {}, draw, rows=[])

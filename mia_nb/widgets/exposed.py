@@ -56,6 +56,7 @@ def exposed(sources: Sequence[Source], *, n_resamples: int = 200) -> Explorer:
         return int(pools[pool].numbers[rows[0]]) if len(rows) else sample
 
     def pages(pool: str, attack: str, outputs: str) -> int:
+        """The number of pages of the list, at least one."""
         return max(1, math.ceil(len(filtered(pools[pool], attack, outputs)) / PAGE))
 
     def draw(
@@ -76,13 +77,13 @@ def exposed(sources: Sequence[Source], *, n_resamples: int = 200) -> Explorer:
         column = int(source.audited[index])
         outcome = tested(source, attack, n_resamples) if test else None
         start = PAGE * (page - 1)
+        models = tuple(range(len(source.signals.margin)))
+        separation = float(ranked.value[index])
         figures = {
             "sheet": sheet(source, rows[start : start + PAGE], start, sample),
             "margins": margins_picture(source, column),
-            "traces": losses_picture(source, tuple(range(len(source.signals.margin))), column),
-            "ranking": with_line(
-                histogram(ranked, rows, outcome), float(ranked.value[index]), line=MARK
-            ),
+            "traces": losses_picture(source, models, column),
+            "ranking": with_line(histogram(ranked, rows, outcome), separation, line=MARK),
         }
         row = number_cells(source, ranked, index)
         if outcome is not None:
@@ -168,12 +169,13 @@ def sheet(source: Source, on_page: np.ndarray, start: int, sample: int) -> dict:
     numbers = source.numbers[on_page]
     columns = source.audited[on_page]
     names = [samples.short(source.class_of(column)) for column in columns]
-    words = [f"{number}<br>{name}" for number, name in zip(numbers, names, strict=True)]
+    labels = [f"{place}<br>{name}" for place, name in zip(numbers, names, strict=True)]
     ranks = f"ranks {start + 1:,} to {start + len(on_page):,}"
     if source.images is None:
-        return samples.empty(f"{NO_IMAGES}; {ranks}: {', '.join(words)}".replace("<br>", " "))
+        on_one_line = ", ".join(labels).replace("<br>", " ")
+        return samples.empty(f"{NO_IMAGES}; {ranks}: {on_one_line}")
     title = f"{ranks} of the list: number over label"
-    figure = samples.sheet(source.images[columns], words, numbers, title, chosen=sample)
+    figure = samples.sheet(source.images[columns], labels, numbers, title, chosen=sample)
     return with_layout(figure, meta="click one")
 
 
@@ -214,17 +216,18 @@ def number_cells(source: Source, ranked: Ranking, index: int) -> dict:
     column = source.audited[index]
     value = ranked.value[index]
     half = ranked.half[index]
-    rank = "not ranked: no scored target on a side"
+    rank_text = "not ranked: no scored target on a side"
     if not np.isnan(value):
-        rank = f"{np.flatnonzero(ranked.order == index)[0] + 1:,} of {len(ranked.order):,}"
-    out = int((~source.signals.member[:, column]).sum())
+        (place,) = np.flatnonzero(ranked.order == index)
+        rank_text = f"{place + 1:,} of {len(ranked.order):,}"
+    out_models = int((~source.signals.member[:, column]).sum())
     row = {
         "sample": int(source.numbers[index]),
         "label": source.class_of(column),
-        "rank": rank,
+        "rank": rank_text,
         "separation (sd)": with_interval(value, value - half, value + half, ".2f"),
         "over": ranked.based_on,
-        "OUT models right": f"{number_text(out_accuracy(source)[index], '.0%')} of {out}",
+        "OUT models right": f"{number_text(out_accuracy(source)[index], '.0%')} of {out_models}",
     }
     if source.canaries is not None:
         row["canary"] = "yes" if source.canaries[index] else "no"
@@ -251,24 +254,24 @@ def ranked_list(source: Source, attack: str, outputs: str) -> pd.DataFrame:
 
 def test_cells(outcome: Tested, index: int) -> dict:
     """The cells of the table with the test of one sample, by column."""
-    line = outcome.table.iloc[index]
-    row = {
-        "AUC over targets": number_text(line["auc"], ".3f"),
-        "targets in, out": f"{line['t_in']:.0f}, {line['t_out']:.0f}",
-        "p": "not redrawn",
+    result = outcome.table.iloc[index]
+    auc = number_text(result["auc"], ".3f")
+    targets = f"{result['t_in']:.0f}, {result['t_out']:.0f}"
+    if index not in outcome.indices:
+        return {"AUC over targets": auc, "targets in, out": targets, "p": "not redrawn"}
+    null_auc = number_text(result["null_auc"], ".3f")
+    smallest_p = number_text(result["smallest_p"])
+    return {
+        "AUC over targets": f"{auc} (redrawn masks: {null_auc})",
+        "targets in, out": targets,
+        "p": f"{number_text(result['p'])} (no less than {smallest_p})",
+        "q": number_text(result["q"]),
     }
-    if index in outcome.indices:
-        row["AUC over targets"] += f" (redrawn masks: {number_text(line['null_auc'], '.3f')})"
-        row |= {
-            "p": f"{number_text(line['p'])} (no less than {number_text(line['smallest_p'])})",
-            "q": number_text(line["q"]),
-        }
-    return row
 
 
 def note(source: Source, ranked: Ranking, outcome: Tested | None) -> str:
     """The remarks: data behind the ranking, and how far to trust it."""
-    missing = int(np.isnan(ranked.value).sum())
+    not_ranked = int(np.isnan(ranked.value).sum())
     notes = [
         source.lacks,
         "with another seed other images stand on top",
@@ -280,9 +283,9 @@ def note(source: Source, ranked: Ranking, outcome: Tested | None) -> str:
             "targets are each other's references, which moves a sample's scores together: test for"
             " p values"
         )
-    if missing:
-        lack = "samples lack" if missing > 1 else "sample lacks"
-        notes.append(f"{missing:,} {lack} a scored target on one side: not ranked")
+    if not_ranked:
+        lack = "samples lack" if not_ranked > 1 else "sample lacks"
+        notes.append(f"{not_ranked:,} {lack} a scored target on one side: not ranked")
     if outcome is not None:
         notes += [outcome.table.attrs["resolution"], f"p: {outcome.table.attrs['method']}"]
         if len(outcome.indices) < len(ranked.value):

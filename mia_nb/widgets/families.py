@@ -1,6 +1,7 @@
 """Families of stored outputs: the same members and images, one or two settings apart."""
 
 import dataclasses
+import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -97,38 +98,52 @@ def by_time(sources: Sequence[Source]) -> dict[str, Family]:
     single = [source for source in sources if query_kind(source) != "steps"]
     families: list[tuple[str, Family]] = []
     for source in stepwise:
-        families.append(_step_by_step(source, _ordinary_outputs([source], single, pools)))
-    groups: dict[tuple, dict[str, dict[int, Source]]] = {}
-    for source in single:
-        if source.info.get("timesteps"):
-            ways = groups.setdefault((*comparison_key(source), architecture_key(source)), {})
-            ways.setdefault(training_key(source, pools), {})[source.info["timesteps"]] = source
-    for ways in groups.values():
-        rising = [dict(sorted(by_timesteps.items())) for by_timesteps in ways.values()]
-        members = []
-        for by_timesteps in rising:
-            members += by_timesteps.values()
-        if len(members) > 1:
-            families.append(_by_timesteps(rising, _ordinary_outputs(members, single, pools)))
+        reference = _ordinary_outputs([source], single, pools)
+        families.append(_step_by_step(source, reference))
+    for ways in _comparable_ways(single, pools):
+        networks = list(itertools.chain.from_iterable(group.values() for group in ways))
+        if len(networks) > 1:
+            reference = _ordinary_outputs(networks, single, pools)
+            families.append(_by_timesteps(ways, reference))
     return unique(families)
 
 
 def _step_by_step(source: Source, reference: Outputs | None) -> tuple[str, Family]:
     """(name, family) of a network with an output at each step."""
     count = source.info.get("timesteps") or source.signals.margin.shape[1]
-    is_each_alone = source.info.get("per_step") == "instant"
-    outputs = {}
-    for t in range(1, count + 1):
-        name = f"after {t} of {count} steps" if t < count else f"after all {count} steps"
-        if is_each_alone:
-            name = f"in step {t} alone"
-        outputs[way(source.recipe), t] = Outputs(name, source, (t - 1,), reference)
-    name = f"{network_name(source, count)}, step by step"
-    if is_each_alone:
-        caption = "an attacker who is given the output of step t alone"
-        return f"{name}, each alone", Family(outputs, caption)
+    family_name = f"{network_name(source, count)}, step by step"
+    names = [f"after {t} of {count} steps" for t in range(1, count)]
+    names.append(f"after all {count} steps")
     caption = "an attacker who is given one output, at t; who sees that of every step has more"
-    return name, Family(outputs, caption)
+    if source.info.get("per_step") == "instant":
+        family_name += ", each alone"
+        names = [f"in step {t} alone" for t in range(1, count + 1)]
+        caption = "an attacker who is given the output of step t alone"
+    outputs = {}
+    for t, name in enumerate(names, 1):
+        outputs[way(source.recipe), t] = Outputs(name, source, (t - 1,), reference)
+    return family_name, Family(outputs, caption)
+
+
+def _comparable_ways(
+    sources: Sequence[Source], pools: dict[str, store.Folder]
+) -> list[list[dict[int, Source]]]:
+    """The spiking networks of each architecture that can be compared: for every way in which they
+    were trained {T: network}, the smallest T first.
+    """
+    architectures: dict[tuple, dict[str, dict[int, Source]]] = {}
+    for source in sources:
+        timesteps = source.info.get("timesteps")
+        if not timesteps:
+            continue
+        architecture = (*comparison_key(source), architecture_key(source))
+        ways = architectures.setdefault(architecture, {})
+        networks = ways.setdefault(training_key(source, pools), {})
+        networks[timesteps] = source  # of two that agree even in T the last, which is newer
+    comparable = []
+    for ways in architectures.values():
+        comparable.append([dict(sorted(networks.items())) for networks in ways.values()])
+    return comparable
 
 
 def _by_timesteps(
@@ -139,8 +154,8 @@ def _by_timesteps(
     outputs = {}
     for made, group in groups.items():
         for timesteps, source in group.items():
-            text = f"with T = {timesteps}" if len(groups) == 1 else f"{made}, T = {timesteps}"
-            outputs[made, timesteps] = Outputs(text, source, reference=reference)
+            name = f"with T = {timesteps}" if len(groups) == 1 else f"{made}, T = {timesteps}"
+            outputs[made, timesteps] = Outputs(name, source, reference=reference)
     family = Family(outputs, "each T is a network of its own, with the same members")
     return _name_of_groups(groups), family
 
@@ -152,7 +167,9 @@ def _name_of_groups(groups: dict[str, dict[int, Source]]) -> str:
     all_ways = f"{', '.join(others)} and {last}" if others else last
     source = _first(next(iter(groups.values())))
     name = network_name(source, ", ".join(map(str, all_timesteps)), made=all_ways)
-    return ", ".join([name, *queried(source.info)]) if source.recipe else name
+    if not source.recipe:  # the name is the source's label, which says how it was queried
+        return name
+    return ", ".join([name, *queried(source.info)])
 
 
 def _first(group: dict[int, Source]) -> Source:
@@ -181,16 +198,17 @@ def by_dropout(sources: Sequence[Source]) -> dict[str, Family]:
     for source in sources:
         if query_kind(source) == "plain":
             plain_sources[key_without_dropout(source)] = source
-    groups: dict[tuple, dict[float, Source]] = {}
     masked = [source for source in sources if query_kind(source) == "dropout"]
-    for source in sorted(masked, key=query_count):
+    # {(key of the pool and its queries, whether each step has its own mask): {p: source}}
+    groups: dict[tuple, dict[float, Source]] = {}
+    for source in sorted(masked, key=query_count):  # the last of equal p has most queries
         key = key_without_dropout(source)
-        if key in plain_sources and source.info.get("input_dropout"):
-            step_masks = source.info.get("mask_scope") == "step"
-            group = groups.setdefault((key, step_masks), {})
-            group[source.info["input_dropout"]] = source
+        p = source.info.get("input_dropout")
+        if p and key in plain_sources:
+            has_step_masks = source.info.get("mask_scope") == "step"
+            groups.setdefault((key, has_step_masks), {})[p] = source
     families = []
-    for (key, step_masks), group in groups.items():
+    for (key, has_step_masks), group in groups.items():
         plain = plain_sources[key]
         reference = Outputs("queried plainly", plain)
         outputs = {}
@@ -200,8 +218,8 @@ def by_dropout(sources: Sequence[Source]) -> dict[str, Family]:
                 queries = tuple(range(count))
                 outputs[p, count] = Outputs(name, source, queries, reference)
         caption = "queries of one p share their masks: the first Q of those made"
-        name = f"{plain.label}, a mask per step" if step_masks else plain.label
-        families.append((name, Family(outputs, caption)))
+        family_name = f"{plain.label}, a mask per step" if has_step_masks else plain.label
+        families.append((family_name, Family(outputs, caption)))
     return unique(families)
 
 
@@ -217,13 +235,14 @@ def by_noise(sources: Sequence[Source]) -> dict[str, Family]:
         if query_kind(source) == "noise" and query_count(source) > 1:
             levels = groups.setdefault(key_without_noise(source), {})
             sigma = flow_of(source).get("sigma", "as built")
-            levels[sigma] = max(levels.get(sigma, source), source, key=query_count)
+            if sigma not in levels or query_count(source) > query_count(levels[sigma]):
+                levels[sigma] = source
     families = []
     for levels in groups.values():
         outputs = {}
         for sigma, source in sorted(levels.items()):
-            reference_source = noise_off(source, sources)
-            reference = None if reference_source is None else Outputs("noise off", reference_source)
+            quiet = noise_off(source, sources)
+            reference = None if quiet is None else Outputs("noise off", quiet)
             for count in doublings(query_count(source)):
                 name = f"{strength_text(source)}, {quantity(count, 'output')}"
                 queries = tuple(range(count))
@@ -239,25 +258,27 @@ def by_noise(sources: Sequence[Source]) -> dict[str, Family]:
 
 def strength_text(source: Source) -> str:
     """The strength of the noise, in words."""
-    if not flow_of(source):
+    flow = flow_of(source)
+    if not flow:
         return "noise as built"
-    return "sigma = {sigma:.3g} (noise sd {noise_sd:.3g})".format(**flow_of(source))
+    return f"sigma = {flow['sigma']:.3g} (noise sd {flow['noise_sd']:.3g})"
 
 
 def noisy_name(source: Source, levels: int) -> str:
     """The networks of a family with this number of noise strengths, in words."""
     info = source.info
     flow = flow_of(source)
-    name = source.label
-    if source.folder is not None:
-        family = info["family"]
-        if flow:
-            family = info["model"]
+    if source.folder is None:
+        name = source.label
+    else:
+        record = info | {"draws": "plain", "queries": 1}  # their number is a setting of its own
+        if levels > 1:
+            record["pool"] = ""  # each strength is a pool of its own
         if flow and "base" in info:
-            family = f"{info['base']} with its last group replaced"
-        pool = {"pool": ""} if levels > 1 else {}
-        plain_query = {"draws": "plain", "queries": 1, "family": family}
-        name = label(info | plain_query | pool, source.recipe)
+            record["family"] = f"{info['base']} with its last group replaced"
+        elif flow:
+            record["family"] = info["model"]
+        name = label(record, source.recipe)
     if flow.get("T") and flow.get("steps"):
         name += f", T = {flow['T']:g}, {flow['steps']} steps"
     return name

@@ -60,7 +60,7 @@ async function render({model, el}) {
     });
     place.style.height = `${layout.height ?? 400}px`;
     place.setAttribute("aria-label", layout.title?.text ?? "chart");
-    await Plotly.react(place, shown.map(one => one.trace), Plotly.dressed(layout, place), config);
+    await Plotly.react(place, shown.map(({trace}) => trace), Plotly.dressed(layout, place), config);
     // colours of figures are made for white: on dark paper lighter ones have their contrast
     for (const layer of place.querySelectorAll(".scatterlayer, .barlayer, .gl-container, .legend"))
       layer.style.filter = dark ? "brightness(1.4)" : "";

@@ -21,17 +21,19 @@ def losses_of(source: Source) -> tuple[np.ndarray, np.ndarray] | None:
     if first is None:
         return None
     models = min(len(source.signals.margin), max(1, int(KEPT / first.size)))
-    losses = np.stack([source.trace(model) for model in range(models)])
-    trained = [log[:, ~np.isnan(log).all(0)] for log in losses]
-    quartiles = [np.nanquantile(log, [0.25, 0.5, 0.75], axis=1) for log in trained]
-    return losses, np.exp(np.mean(quartiles, axis=0))
+    logs = np.stack([source.trace(model) for model in range(models)])
+    quartiles = []
+    for log in logs:
+        of_members = log[:, ~np.isnan(log).all(0)]
+        quartiles.append(np.nanquantile(of_members, [0.25, 0.5, 0.75], axis=1))
+    return logs, np.exp(np.mean(quartiles, axis=0))
 
 
 @lru_cache(8)
 def losses_picture(
     source: Source, models: tuple[int, ...], column: int, target: int | None = None
 ) -> dict:
-    """Losses of a sample by those of the models that trained on it, and by the target if it is
+    """A sample's losses in those of the models that trained on it, and in the target if one is
     given.
     """
     losses = losses_of(source)
@@ -46,7 +48,8 @@ def losses_picture(
     target_line = None
     if target is not None and target < len(all_lines) and trained[target]:
         target_line = all_lines[target]
-    last_losses = lines[:, -1][~np.isnan(lines[:, -1])]
+    last_losses = lines[:, -1]
+    last_losses = last_losses[~np.isnan(last_losses)]
     sample_text = "no reference trained on it"
     if len(last_losses):
         sample_text = f"{in_digits(np.median(last_losses))} here"

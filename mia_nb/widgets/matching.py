@@ -106,7 +106,7 @@ def training_key(source: Source, pools: dict[str, store.Folder]) -> str:
     recipe = without(source.recipe, "epochs", "model_args", "parent")
     args = without(source.recipe.get("model_args", {}), "timesteps")
     args["calibration"] = without(args.get("calibration") or {}, "fit_T")
-    origin = parent_keys(source, pools)[-1:]
+    origin = parent_keys(source, pools)[-1:]  # the pool that the chain of parents begins with
     return json.dumps([recipe, args, way(source.recipe), origin], sort_keys=True)
 
 
@@ -153,28 +153,35 @@ def ordinary_network(
     """The ordinary network to compare with these spiking ones, queried in the same way: one that
     any of them was made from, else the newest of the same architecture.
     """
-    ordinary = [source for source in reversed(sources) if not source.info.get("timesteps")]
+    newest_first = [source for source in reversed(sources) if not source.info.get("timesteps")]
     for network in spiking:
         parents = parent_keys(network, pools)
-        made_from = without(network.info.get("made_from") or {}, "num_models")
-        for source in ordinary:
-            if made_from and without(source.recipe, "num_models") == made_from:
-                # shipped networks have no stored parent, but the recipe of one with more models
-                source = first_models(source, len(network.signals.margin))
-            elif source.info.get("pool") not in parents:
-                continue
-            if comparison_key(source) == comparison_key(network):
-                return source
+        for source in newest_first:
+            parent = as_parent(source, network, parents)
+            if parent is not None and comparison_key(parent) == comparison_key(network):
+                return parent
 
     wanted = comparison_key(spiking[-1])
     base = spiking[-1].info.get("base")
-    for source in ordinary:
+    for source in newest_first:
         if source.recipe.get("defense"):
             continue
-        same_base = base is None or source.info.get("family") in (base, None)
-        if same_base and comparison_key(source) == wanted:
+        family = source.info.get("family")
+        is_same_base = base is None or family is None or family == base
+        if is_same_base and comparison_key(source) == wanted:
             return source
     return None
+
+
+def as_parent(source: Source, network: Source, parents: Sequence[str]) -> Source | None:
+    """The source as the parent of a spiking network, with as many models; None if the network was
+    not made from it. `parents` are the keys of the network's stored parents.
+    """
+    # shipped networks have no stored parent, but the recipe of one, which may have more models
+    made_from = without(network.info.get("made_from") or {}, "num_models")
+    if made_from and without(source.recipe, "num_models") == made_from:
+        return first_models(source, len(network.signals.margin))
+    return source if source.info.get("pool") in parents else None
 
 
 def first_models(source: Source, count: int) -> Source:

@@ -8,6 +8,7 @@ import html
 import json
 from collections.abc import Callable
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import ipywidgets as W
@@ -46,10 +47,11 @@ STYLE = """<style>
 # width 0: a wide table scrolls inside its column instead of widening it
 NUMBERS = '<div style="width:0;min-width:100%">{}</div>'
 NOTE = '<div style="width:0;min-width:100%;opacity:.75;line-height:1.4">{}</div>'
-SCROLLED = """<style>
+TABLE_STYLE = """<style>
 .mia-nb th, .mia-nb td { text-align: left; vertical-align: top; line-height: 1.5;
   padding: .1rem .9rem .1rem 0 }
-</style><div class="mia-nb" tabindex="0" style="overflow-x:auto">"""
+</style>"""
+SCROLLED = '<div class="mia-nb" tabindex="0" style="overflow-x:auto">{}</div>'
 PAIRS = """<div class="mia-nb-numbers" style="display:grid;
 grid-template-columns:auto auto;gap:.1rem .7rem;line-height:1.3">{}</div>"""
 PAIR = '<div style="opacity:.75">{}</div><div>{}</div>'
@@ -60,15 +62,15 @@ class Page:
 
     def __init__(self, explorer: Explorer):
         self.explorer = explorer
-        self.figures = {
-            name: Figure({"data": [], "layout": {}}) for row in explorer.rows for name in row
-        }
-        for name, figure in self.figures.items():
+        self.figures = {}
+        for name in chain.from_iterable(explorer.rows):
+            figure = Figure({"data": [], "layout": {}})
             figure.observe(
                 lambda change, name=name: explorer.on_mouse(name, change["new"]), "event"
             )
             share = explorer.shares.get(name, 1)
             figure.layout = {"flex": f"{share} 1 {share * NARROW}px", "min_width": "0"}
+            self.figures[name] = figure
         self.sentence = W.HTML()
         self.numbers = W.HTML()
         self.note = W.HTML()
@@ -158,11 +160,11 @@ class Page:
         Plotly keeps the zoom while `uirevision` is the same, so it leaves out sliders and controls
         that clicks set.
         """
-        clicked = self.explorer.clicks.values()
+        set_by_clicks = self.explorer.clicks.values()
         fixed = {}
-        for place, control in self.explorer.controls.items():
-            if not isinstance(control, SLIDERS) and place not in clicked:
-                fixed[place] = str(control.value)
+        for control_name, control in self.explorer.controls.items():
+            if not isinstance(control, SLIDERS) and control_name not in set_by_clicks:
+                fixed[control_name] = str(control.value)
         figure = plain(self.explorer.view.figures[name])
         mouse_hint = figure["layout"].get("meta")
         if mouse_hint:
@@ -183,7 +185,7 @@ def _numbers(table: pd.DataFrame | None) -> str:
     if table is None:
         return ""
     if len(table) != 1:
-        return f"{SCROLLED}{plain_table(table)}</div>"
+        return TABLE_STYLE + SCROLLED.format(plain_table(table))
     pairs = ""
     for name, value in table.iloc[0].items():
         pairs += PAIR.format(html.escape(str(name)), html.escape(str(value)))

@@ -23,15 +23,14 @@ def histograms(scores: dict[str, Scores], title: str) -> dict:
     """Histograms of the members of each, by their rank among its own non-members. The histogram of
     the non-members' ranks is the same everywhere and is drawn once.
     """
-    traces = []
-    for number, (name, scores_of_attack) in enumerate(scores.items()):
-        figure = ranked(scores_of_attack)
-        non_members, members = figure["data"]
+    figures = [ranked(scores_of_attack) for scores_of_attack in scores.values()]
+    first = figures[0]
+    non_members, _ = first["data"]
+    traces = [non_members | {"name": "non-members"}]
+    for number, (name, figure) in enumerate(zip(scores, figures, strict=True)):
+        _, members = figure["data"]
         members = members | {"name": f"members, {name}"}
-        if number == 0:
-            first = figure
-            traces.append(non_members | {"name": "non-members"})
-        else:
+        if number > 0:
             colour, dash, _ = look(number)  # as in the ROC beside it
             line = {"shape": "hv", "color": colour, "dash": dash, "width": 2}
             members |= {"line": line, "fill": "none"}

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from mia_nb import auditing
+from mia_nb.checks import quantity
 from mia_nb.metrics.uncertainty import half_width, interval
 from mia_nb.types import Scores
 from mia_nb.widgets.stored import Source
@@ -62,25 +63,49 @@ def separations(scores: Scores) -> tuple[np.ndarray, np.ndarray, str]:
     spread = np.nanstd(scores.value, axis=1)
     z = (scores.value - mean[:, None]) / np.maximum(spread, 1e-12)[:, None]
     pairs = [np.flatnonzero(scores.pair == number) for number in np.unique(scores.pair)]
-    if all(len(rows) == 2 and np.logical_xor(*scores.member[rows]).all() for rows in pairs):
-        gaps = []
-        for first, second in pairs:
-            gaps.append(np.where(scores.member[first], 1, -1) * (z[first] - z[second]))
-        gap = np.stack(gaps)
-        low, high = interval(gap, np.arange(len(gap)))
-        return gap.mean(0), (high - low) / 2, f"{len(gap)} pairs of targets"
-    inside = ~np.isnan(z) & scores.member
-    outside = ~np.isnan(z) & ~scores.member
+    if all(is_complementary(scores.member[rows]) for rows in pairs):
+        value, half = separations_in_pairs(z, scores.member, pairs)
+        return value, half, f"{quantity(len(pairs), 'pair')} of targets"
+    value, half = separations_of_sides(z, scores.member)
+    return value, half, f"{quantity(len(z), 'target')} without pairs"
+
+
+def is_complementary(member: np.ndarray) -> bool:
+    """Whether these masks are two, and every sample is in exactly one of them."""
+    return len(member) == 2 and bool(np.logical_xor(*member).all())
+
+
+def separations_in_pairs(
+    z: np.ndarray, member: np.ndarray, pairs: list[np.ndarray]
+) -> tuple[np.ndarray, np.ndarray]:
+    """(mean, half the width of its interval) over pairs of targets {t, t'} of (z_t - z_t') where t
+    has the sample.
+    """
+    gaps = []
+    for first, second in pairs:
+        sign = np.where(member[first], 1, -1)
+        gaps.append(sign * (z[first] - z[second]))
+    gap = np.stack(gaps)
+    low, high = interval(gap, np.arange(len(gap)))
+    return gap.mean(0), (high - low) / 2
+
+
+def separations_of_sides(z: np.ndarray, member: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(mean with the sample less mean without it, half the width of its interval) over targets; the
+    variance is pooled over both sides.
+    """
+    inside = ~np.isnan(z) & member
+    outside = ~np.isnan(z) & ~member
     n1 = inside.sum(0)
     n0 = outside.sum(0)
-    with_it = masked_mean(z, inside)
-    without = masked_mean(z, outside)
-    squares = np.where(inside, (z - with_it) ** 2, 0).sum(0)
-    squares += np.where(outside, (z - without) ** 2, 0).sum(0)
+    mean_inside = masked_mean(z, inside)
+    mean_outside = masked_mean(z, outside)
+    squares = np.where(inside, (z - mean_inside) ** 2, 0).sum(0)
+    squares += np.where(outside, (z - mean_outside) ** 2, 0).sum(0)
     degrees = n1 + n0 - 2
     with np.errstate(divide="ignore", invalid="ignore"):
         half = half_width(squares / degrees * (1 / n1 + 1 / n0), degrees + 1)
-    return with_it - without, half, f"{len(z)} targets without pairs"
+    return mean_inside - mean_outside, half
 
 
 @lru_cache(4)
@@ -93,11 +118,11 @@ def tested(source: Source, attack: str, n_resamples: int) -> Tested:
     scores = source.scores(attack)
     indices = np.arange(count_audited)
     if count_audited > ALL_TESTED:
-        others = np.random.default_rng(0).choice(count_audited, OTHERS_TESTED, replace=False)
         first = ranking(source, attack).order[:FIRST_TESTED]
-        indices = np.unique(np.concatenate([first, others]))
-        chosen = [source.audited[indices], np.flatnonzero(signals.population)]
-        signals = signals.select(samples=np.sort(np.concatenate(chosen)))
+        others = np.random.default_rng(0).choice(count_audited, OTHERS_TESTED, replace=False)
+        indices = np.union1d(first, others)
+        population = np.flatnonzero(signals.population)
+        signals = signals.select(samples=np.union1d(source.audited[indices], population))
     null: list[np.ndarray] = []
 
     def null_scores() -> Iterator[Scores]:

@@ -4,6 +4,7 @@ not, and which of them the target resembles.
 A sample has a number, a column and an index, see `stored.Source`.
 """
 
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -79,7 +80,7 @@ def sample(sources: Sequence[Source]) -> Explorer:
 
     def largest_k(pool: str, target: int) -> int:
         """Half the number of references, rounded up."""
-        return -(-len(references(pools[pool], target)) // 2)
+        return math.ceil(len(references(pools[pool], target)) / 2)
 
     def first_sample(pool: str, target: int, sample: int) -> int:
         """The chosen sample if this pool has it, else the one whose worlds differ most."""
@@ -87,7 +88,9 @@ def sample(sources: Sequence[Source]) -> Explorer:
         if sample in source.numbers:
             return sample
         fit = evidence_of(source, target, largest_k(pool, target), "shrunk").student
-        distance = ((fit.centre[0] - fit.centre[1]) / fit.scale[1])[source.audited]
+        centre_in, centre_out = fit.centre
+        _, scale_out = fit.scale
+        distance = ((centre_in - centre_out) / scale_out)[source.audited]
         index = np.nanargmax(distance) if np.isfinite(distance).any() else 0
         return int(source.numbers[index])
 
@@ -119,21 +122,20 @@ def sample(sources: Sequence[Source]) -> Explorer:
             "traces": losses_picture(source, tuple(models.tolist()), column, target),
             "subset": lasso_picture(source, target, in_lasso),
         }
+        label = source.class_of(column)
         row = {
             "who": f"sample {sample}",
-            "label": source.class_of(column),
+            "label": label,
             **number_cells(about),
             "score": number_text(y[index], ".4g"),
             "non-members as high": non_members_as_high(evidence, source, member, index),
             "member": "yes" if is_member else "no",
         }
-        facts = (
-            f"labelled {source.class_of(column)}, target {right_or_wrong(source, target, column)}"
-        )
-        membership = "a member" if is_member else "a non-member"
-        sentence = f"Sample {sample} ({facts}): {result_words(about, k)}; is {membership}"
         if len(in_lasso):
             row["lasso"] = quantity(len(in_lasso), "sample")
+        facts = f"labelled {label}, target {right_or_wrong(source, target, column)}"
+        membership = "a member" if is_member else "a non-member"
+        sentence = f"Sample {sample} ({facts}): {result_words(about, k)}; is {membership}"
         return View(
             sentence,
             figures,
@@ -264,22 +266,8 @@ def margins_picture(
     # ends of all references' margins, so that the axis stays the same while k grows
     low = min(values.min(), target_margin)
     high = max(values.max(), target_margin)
-    span = (low - 0.25 * (high - low) - 0.1, high + 0.25 * (high - low) + 0.1)
-    curves = []
-    for name, dash, fits in (
-        ("Gaussian", "dash", evidence.gaussian),
-        ("Student-t LiRA", "dot", evidence.student),
-    ):
-        if fits is None:
-            continue
-        fit = fits.of(column)
-        if not np.isfinite(fit.centre).any():
-            continue
-        # more points around the centre, so that a narrow peak is not missed
-        near = np.nan_to_num(fit.centre + fit.scale * np.linspace(-4, 4, 61), nan=low).ravel()
-        x = np.sort(np.concatenate([np.linspace(*span, 121), np.clip(near, *span)]))
-        inside, outside = np.exp(fit.log_density(x))
-        curves.append(samples.Curve(name, dash, x, inside, outside))
+    width = high - low
+    span = (low - 0.25 * width - 0.1, high + 0.25 * width + 0.1)
     used = slice(len(evidence.references.margin))
     inside = member[used].sum()
     outside = (~member[used]).sum()
@@ -290,31 +278,55 @@ def margins_picture(
         numbers=models[used],
         target=target_margin,
         trained=trained,
-        curves=curves,
+        curves=curves_of(evidence, column, span),
         span=span,
     )
 
 
+def curves_of(evidence: Evidence, column: int, span: tuple[float, float]) -> list[samples.Curve]:
+    """The densities that were fitted to the margins of one sample, drawn over this span."""
+    gaussian = ("Gaussian", "dash", evidence.gaussian)
+    student = ("Student-t LiRA", "dot", evidence.student)
+    curves = []
+    for name, dash, fits in (gaussian, student):
+        if fits is None:
+            continue
+        fit = fits.of(column)
+        if not np.isfinite(fit.centre).any():
+            continue
+        # more points around the centres, so that a narrow peak is not missed; a side without
+        # references has none
+        near = np.nan_to_num(fit.centre + fit.scale * np.linspace(-4, 4, 61), nan=span[0]).ravel()
+        x = np.sort(np.concatenate([np.linspace(*span, 121), np.clip(near, *span)]))
+        inside, outside = np.exp(fit.log_density(x))
+        curves.append(samples.Curve(name, dash, x, inside, outside))
+    return curves
+
+
 def result_words(about: SampleEvidence, k: int) -> str:
     """The distance of a sample's two worlds, and which of them the target resembles, in words."""
-    if min(about.n_in, about.n_out) == 0:
-        side = "OUT" if about.n_in else "IN"
+    if about.n_in == 0 or about.n_out == 0:
+        side = "IN" if about.n_in == 0 else "OUT"
         return f"none of these references is {side}, so there is no ratio: take more"
     used = f"{about.n_in} IN and {about.n_out} OUT references"
     if about.n_in == about.n_out == k:
-        used = f"k = {k} reference{'s' * (k > 1)} a side"
-    subject = "only Student-t LiRA gives a ratio,"
-    if about.is_gaussian:
-        subject = "the log likelihood ratio is"
+        used = f"k = {quantity(k, 'reference')} a side"
+    subject = "the log likelihood ratio is"
+    if not about.is_gaussian:
+        subject = "only Student-t LiRA gives a ratio,"
     gap = f"IN and OUT models differ by {in_digits(about.gap)} nats"
     ratio = f"from {used} {subject} {in_digits(about.log_ratio)}"
     if np.isnan(about.ratio_low):
         return f"{gap}; {ratio}, no interval: one reference on a side"
     gap += f" [{in_digits(about.gap_low)}, {in_digits(about.gap_high)}]"
     ratio += f" [{in_digits(about.ratio_low)}, {in_digits(about.ratio_high)}]"
-    looks = "undecided"
-    if about.ratio_low > 0 or about.ratio_high < 0:
-        looks = "looks like a member" if about.log_ratio > 0 else "looks like a non-member"
+    is_decided = about.ratio_low > 0 or about.ratio_high < 0
+    if not is_decided:
+        looks = "undecided"
+    elif about.log_ratio > 0:
+        looks = "looks like a member"
+    else:
+        looks = "looks like a non-member"
     return f"{gap}; {ratio}: {looks}"
 
 
@@ -349,8 +361,8 @@ def right_or_wrong(source: Source, target: int, column: int) -> str:
     """Whether the target classifies a sample correctly, in words; a share if only some queries are
     right.
     """
-    correct = source.signals.correct[target : target + 1, :, column : column + 1]
-    share = over_queries(correct, source.signals.query_kind)[0, 0]
+    correct = source.signals.correct[[target]][:, :, [column]]
+    share = over_queries(correct, source.signals.query_kind).item()
     if share == 1:
         return "right"
     if share == 0:
@@ -380,7 +392,8 @@ def note(source: Source, evidence: Evidence, k: int, attack: str) -> str:
         "95 % intervals given these references",
         "the target's complementary model is no reference",
     ]
-    if not (evidence.references.member.sum(0) == k)[source.audited].all():
+    models_with_sample = evidence.references.member[:, source.audited].sum(0)
+    if (models_with_sample != k).any():
         notes.append(
             f"no complementary pairs: k = {k} stands for {models} models, shared out by chance"
         )

@@ -60,6 +60,7 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
         return message(TITLE, NOTHING)
 
     def offered(pool: str) -> tuple[str, ...]:
+        """The attacks to choose from."""
         return tuple(attacks or pools[pool].attacks())
 
     def start(pool: str, attack: str, target: int | str) -> float:
@@ -79,18 +80,16 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
         source = pools[pool]
         rates = rates_of(source, attack, target)
         outcome = rates.at(threshold)
-        accused = outcome.true_positives + outcome.false_positives
-        ppv = metrics.ppv(outcome.tpr, outcome.fpr, PRIORS[prior]) if accused else np.nan
+        ppv = np.nan
+        if outcome.true_positives + outcome.false_positives > 0:
+            ppv = metrics.ppv(outcome.tpr, outcome.fpr, PRIORS[prior])
         histogram, roc = pictures_of(source, attack, target, compare)
-        line = float(rank_of(rates.scores)(threshold))
+        place = float(rank_of(rates.scores)(threshold))
         figures = {
-            "histogram": with_line(histogram, line, editable=True),
+            "histogram": with_line(histogram, place, editable=True),
             "roc": with_star(roc, outcome.fpr, outcome.tpr),
         }
-        notes = [ORACLE]
-        if target == ALL:
-            notes.append(BOTH)
-        notes.append(BAND)
+        notes = [ORACLE, BOTH, BAND] if target == ALL else [ORACLE, BAND]
         return View(
             sentence(attack, rates, outcome, prior, ppv),
             figures,
@@ -98,6 +97,10 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
             remarks([*notes, *rates.scores.info["flags"]]),
             pd.DataFrame([saved_row(attack, rates, outcome, prior, ppv)]),
         )
+
+    def others(pool: str, attack: str) -> list[str]:
+        """The attacks that may be compared with the chosen one."""
+        return [name for name in offered(pool) if name != attack]
 
     def dragged(x: float, values: dict) -> dict:
         """The threshold of the grid that is nearest to the dragged line."""
@@ -117,7 +120,7 @@ def scores(sources: Sequence[Source], *, attacks: Sequence[str] = (), at: float 
     follow = {
         "target": {"options": lambda pool: pools[pool].targets},
         "attack": {"options": lambda pool: attack_options(offered(pool))},
-        "compare": {"options": lambda pool, attack: [x for x in offered(pool) if x != attack]},
+        "compare": {"options": others},
         "threshold": {
             "options": lambda pool, attack, target: rates_of(pools[pool], attack, target).marks(),
             "value": start,
@@ -196,30 +199,34 @@ class Rates:
         """
         inside = np.concatenate(self.inside)
         outside = np.concatenate(self.outside)
-        furthest = max(-ndtri(1 / self.n0.min()), 0)
-        fpr = [1, *metrics.targets.FPR, *ndtr(-np.linspace(-2, furthest, STEPS))]
-        thresholds = np.quantile(outside, 1 - np.array(fpr), method="higher")
-        top = np.nextafter(max(outside.max(), inside.max()), np.inf)
-        return sorted({float(t) for t in (*thresholds, top) if np.isfinite(t)})
+        # from a rate of 98 % to that of a single false positive
+        last = max(-ndtri(1 / self.n0.min()), 0)
+        even_steps = ndtr(-np.linspace(-2, last, STEPS))
+        fpr = np.array([1, *metrics.targets.FPR, *even_steps])
+        thresholds = np.quantile(outside, 1 - fpr, method="higher")
+        above_all = np.nextafter(max(outside.max(), inside.max()), np.inf)
+        grid = np.unique(np.append(thresholds, above_all))
+        return grid[np.isfinite(grid)].tolist()
 
     def marks(self) -> list[tuple[str, float]]:
         """The grid for a slider: (false-positive rate in words, threshold)."""
         outside = np.sort(np.concatenate(self.outside))
         thresholds = self.grid()
         fpr = 1 - np.searchsorted(outside, thresholds) / len(outside)
-        return [(f"{100 * x:.3g} %", t) for x, t in zip(fpr, thresholds, strict=True)]
+        labels = [f"{100 * rate:.3g} %" for rate in fpr]
+        return list(zip(labels, thresholds, strict=True))
 
 
 @lru_cache(16)
 def rates_of(source: Source, attack: str, target: int | str) -> Rates:
     """The rates of one attack on one target, or on all."""
-    drawn = only(source.scores(attack), target)
-    if min(smallest(drawn)) == 0:
+    scored = only(source.scores(attack), target)
+    if min(smallest(scored)) == 0:
         raise ValueError(
             f"{in_words(attack)} scored no member or no non-member of a model of {source.label}: a"
             " threshold wants some of each"
         )
-    return Rates(drawn)
+    return Rates(scored)
 
 
 @lru_cache(16)

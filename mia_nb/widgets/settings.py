@@ -9,6 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from mia_nb import attacks, plots
+from mia_nb.checks import quantity
 from mia_nb.metrics.tables import rows_of
 from mia_nb.plots.tables import metric_name
 from mia_nb.widgets.contrast import (
@@ -174,10 +175,11 @@ def settings_explorer(
 
     def shown_of(pool: str, **values: object) -> tuple[Outputs, ...]:
         """The chosen outputs, and their reference if they have one."""
-        chosen = families[pool].outputs[tuple(values[name] for name in settings)]
+        key = tuple(values[name] for name in settings)
+        chosen = families[pool].outputs[key]
         return (chosen,) if chosen.reference is None else (chosen, chosen.reference)
 
-    @cache  # a family may have more outputs than `table_of` keeps tables
+    @cache  # as a family may have more outputs than `table_of` keeps tables
     def family_table(pool: str, attack: str, target: int | str) -> pd.DataFrame:
         """The long table of a family, with a column for each setting and for the energy."""
         tables = []
@@ -206,9 +208,9 @@ def settings_explorer(
         references = [contrast.tables[other].assign(energy=other.energy) for other in others]
 
         lines = curve(table, references, settings, along, show, attack)
-        here = values.get(along, chosen.energy)
-        if is_number(here):
-            lines = with_line(lines, here)
+        chosen_x = chosen.energy if along == ENERGY else values[along]
+        if is_number(chosen_x):
+            lines = with_line(lines, chosen_x)
         figures = pictures_of(shown, attack, target)
         histogram = with_layout(figures["histogram"], legend=INSIDE)
         figures = figures | {"histogram": histogram, "curve": lines}
@@ -225,13 +227,15 @@ def settings_explorer(
         key = tuple(families[values["pool"]].outputs)[number]
         return dict(zip(settings, key, strict=True))
 
+    # the first setting starts at its first value, the other at its last: END is lowered to the
+    # largest value there is, such as that of the most queries
+    first_family = next(iter(families.values()))
+    first_key = next(iter(first_family.outputs))
     controls = {"pool": chooser("pool", families)}
     follow = {}
-    first, _ = next(iter(next(iter(families.values())).outputs))
     for number, (name, words) in enumerate(settings.items()):
-        # END: lowered to the largest value there is, such as that of the most queries
-        value = END if number else first
-        controls[name] = steps(words, [value], value)
+        start = first_key[0] if number == 0 else END
+        controls[name] = steps(words, [start], start)
         follow[name] = offered_settings(families, tuple(settings), number)
     controls |= {
         "attack": dropdown("attack"),
@@ -264,10 +268,9 @@ def offered_settings(families: dict[str, Family], settings: tuple[str, ...], num
 
     def options(pool: str, **values: object) -> list:
         """The values of this setting among the pool's outputs with the chosen earlier settings."""
-        before = tuple(values[name] for name in settings[:number])
-        keys = [key for key in families[pool].outputs if key[:number] == before]
-        offered = dict.fromkeys(key[number] for key in keys)
-        return [(setting_text(value), value) for value in offered]
+        earlier = tuple(values[name] for name in settings[:number])
+        offered = [key[number] for key in families[pool].outputs if key[:number] == earlier]
+        return [(setting_text(value), value) for value in dict.fromkeys(offered)]
 
     def nearest(**values: object) -> object:
         """The chosen value if it is offered, else the largest offered value below it, else the
@@ -277,9 +280,9 @@ def offered_settings(families: dict[str, Family], settings: tuple[str, ...], num
         wanted = values[setting]
         if wanted in offered:
             return wanted
-        below = []
-        if is_number(wanted):
-            below = [value for value in offered if is_number(value) and value <= wanted]
+        if not is_number(wanted):
+            return offered[0]
+        below = [value for value in offered if is_number(value) and value <= wanted]
         return max(below, default=offered[0])
 
     return {
@@ -328,7 +331,8 @@ def curve(
         levels = None
     x_title = axis_label(along, settings)
     metric = metric_name(*show)
-    sizes = f"{rows['targets'].iloc[0]} targets, n0 = {rows['n0'].min():,}"
+    targets = quantity(rows["targets"].iloc[0], "target")
+    sizes = f"{targets}, n0 = {rows['n0'].min():,}"
     figure = plots.lines(
         drawn,
         along,
@@ -349,14 +353,15 @@ def curve(
 
 def line_names(rows: pd.DataFrame, settings: dict[str, str], along: str) -> list[str]:
     """The name of each row's line: the value of the first setting that is not the axis."""
-    others = [name for name in settings if name != along]
-    if not others:
+    other = next((name for name in settings if name != along), None)
+    if other is None:
         return [""] * len(rows)
     names = []
-    for value in rows[others[0]]:
-        # a number needs the name of its setting, a word does not
-        is_word = isinstance(value, str)
-        names.append(value if is_word else f"{settings[others[0]]} = {setting_text(value)}")
+    for value in rows[other]:
+        if isinstance(value, str):  # a word needs no name of its setting
+            names.append(value)
+        else:
+            names.append(f"{settings[other]} = {setting_text(value)}")
     return names
 
 
@@ -364,12 +369,14 @@ def number_points(figure: go.Figure, rows: pd.DataFrame, along: str) -> None:
     """Make a click on a point give the number of its row, and a hover its setting. References have
     no row, and clicks on them give nothing.
     """
-    points = zip(rows["line"], rows[along], strict=True)
-    numbers_of_points = {point: number for number, point in enumerate(points)}
+    number_of_point = {}
+    for number, point in enumerate(zip(rows["line"], rows[along], strict=True)):
+        number_of_point[point] = number
     for trace in figure.data:
         if trace.customdata is None:
             continue
-        numbers = [numbers_of_points.get((trace.name or "", value)) for value in trace.customdata]
+        line = trace.name or ""
+        numbers = [number_of_point.get((line, value)) for value in trace.customdata]
         trace.text = [setting_text(value) for value in trace.customdata]
         trace.hovertemplate = trace.hovertemplate.replace("%{customdata}", "%{text}")
         trace.customdata = None if None in numbers else numbers
@@ -391,11 +398,12 @@ def on_one_line(table: pd.DataFrame, values: dict, along: str) -> pd.DataFrame:
     """
     if along not in values:
         return table
+    keep = pd.Series(True, table.index)
     for name, value in values.items():
         if name != along:
-            is_reference = table[along].isna()  # references have no settings
-            table = table[is_reference | (table[name] == value)]
-    return table
+            keep &= table[name] == value
+    is_reference = table[along].isna()  # references have no settings
+    return table[keep | is_reference]
 
 
 def setting_text(value: object) -> str:

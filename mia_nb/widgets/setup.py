@@ -65,9 +65,9 @@ def setup(namespace: dict) -> None:
     home = os.environ.get("MIA_NB_HOME", "")
     if "results" in namespace:
         namespace["results"] = os.path.join(home, namespace["results"])
-    if source := values.get("source"):
-        place = os.path.join(home, source["data_root"])
-        namespace["source"] = namespace["source"].replace(data_root=place)
+    if "source" in values:
+        source = namespace["source"]
+        namespace["source"] = source.replace(data_root=os.path.join(home, source.data_root))
     mode = values.get("analysis", values).get("mode", "auto")
     if mode not in MODES:
         raise ValueError(f"mode={mode!r} is not one of {', '.join(MODES)}")
@@ -97,7 +97,9 @@ def interact(function: Callable, **controls: object) -> None:
             print(error)
 
     if os.environ.get("MIA_NB_MODE") == "batch":
-        function(**W.interactive(lambda **_: None, clear_output=False, **controls).kwargs)
+        # shows nothing itself, but makes the controls and reads their first values
+        unshown = W.interactive(lambda **_: None, clear_output=False, **controls)
+        function(**unshown.kwargs)
     else:
         display(W.interactive(show, **controls))
 

@@ -3,7 +3,6 @@ No torch.
 """
 
 import dataclasses
-import itertools
 import sys
 from collections.abc import Iterable, Sequence
 from functools import cached_property
@@ -40,12 +39,12 @@ class Source:
     kept. Raises store.Corrupt where a file was altered, ValueError where the folder of the pool is
     needed and gone.
 
-    A sample is named in three ways, a model in two:
-        column: its place in the signals, which hold the population too
+    A sample is named in three ways, and a model in two:
+        column: the sample's place in the signals, which hold the population too
         number: its place in the pool's images, which is also its name on the screen
         index: its place among the audited columns, those for which there are scores
-        target: a model's place in the signals
-        row: a model's place in the pool
+        target: the model's place in the signals
+        row: its place in the pool
     `samples` holds the number of each column, `audited` the column of each index, `numbers` the
     number of each index, `rows` the row of each target.
 
@@ -84,7 +83,7 @@ class Source:
         self._images = images
         self._classes = classes
         self._scores: dict[str, Scores] = {}
-        self.info = info if info is not None else dict(signals.info)
+        self.info = dict(signals.info) if info is None else info
         self.lacks = LACKS if "example" in self.info else ""
 
     @classmethod
@@ -118,9 +117,7 @@ class Source:
     @cached_property
     def samples(self) -> np.ndarray:
         """(N,) the number of each column: 0 to N - 1 where no choice of samples is stored."""
-        chosen = None
-        if self.folder is not None:
-            chosen = store.load_samples(self.folder)
+        chosen = None if self.folder is None else store.load_samples(self.folder)
         return np.arange(len(self.signals.labels)) if chosen is None else chosen
 
     @cached_property
@@ -203,8 +200,10 @@ class Source:
         k = self.scores("loss").info["k"]
         queries = self.signals.margin.shape[1]
         names = attacks.literature(k, self.signals.query_kind, queries)
-        usual = [name for name in names if name not in TRAINED_ATTACKS]
-        return [*usual, "spikes"] if self.signals.activity is not None and k > 1 else usual
+        names = [name for name in names if name not in TRAINED_ATTACKS]
+        if self.signals.activity is not None and k > 1:
+            names.append("spikes")
+        return names
 
     def margins(self, columns: Sequence[int]) -> np.ndarray:
         """(M, n) every model's margins of the samples in these n columns, mean over queries (of
@@ -215,6 +214,8 @@ class Source:
     def trace(self, model: int) -> np.ndarray | None:
         """(E, N) natural logarithms of one target's training losses, NaN for samples that it did
         not train on; None where none were kept.
+
+        model: the target's place in the signals.
         """
         row = self.rows[model]
         name = f"losses_{row:03d}.npy"
@@ -288,9 +289,9 @@ def sources(
     """
     whole("limit", limit, 0)
     pools = {folder.short_key: folder for folder in store.folders(root, "pool")}
-    sources: list[Source] = []
+    newest_first: list[Source] = []
     for folder in reversed(store.folders(root, "signals")):
-        if len(sources) == limit:
+        if len(newest_first) == limit:
             break
         try:
             source = _stored(folder, pools, pool)
@@ -298,44 +299,47 @@ def sources(
             print(f"{folder.path.name} is damaged and passed over: {error}", file=sys.stderr)
             continue
         if source is not None:
-            sources.append(source)
-    sources.reverse()
-    return sources + _shipped(pool) if shipped else sources
+            newest_first.append(source)
+    stored = newest_first[::-1]
+    return stored + _shipped(pool) if shipped else stored
 
 
 def _stored(folder: store.Folder, pools: dict[str, store.Folder], pool: str) -> Source | None:
     """The source of these signals; None where they belong to another pool, are unfinished, or were
     made with images that are not the pool's.
+
+    Parameters:
+        folder: of the signals
+        pools: {first twelve letters of its key: folder of a pool}
+        pool: how the pool's key begins
     """
     if not folder.has("info.json"):
         return None
     info, files = store.read_info(folder)
-    trained_by = pools.get(info.get("pool", "")[:12])
-    if trained_by is None or not info["pool"].startswith(pool):
+    pool_folder = pools.get(info.get("pool", "")[:12])
+    if pool_folder is None or not info["pool"].startswith(pool):
         return None
     if not all(folder.has(file) for file in files):
         return None
     samples = store.load_samples(folder)
-    if samples is not None and not len(samples):
+    if samples is not None and not len(samples):  # none of the images is the pool's
         return None
-    return Source.from_store(folder, trained_by, info)
+    return Source.from_store(folder, pool_folder, info)
 
 
 def _shipped(pool: str) -> list[Source]:
     """The signals in the package whose pool has this name, or a name or key that begins so."""
     images = Thumbnails(thumbnails())
-    known = examples()
+    about_examples = examples()
+    chosen = []
+    for name, about in about_examples.items():
+        if f"{PREFIX}{name}".startswith(pool) or about["info"]["pool"].startswith(pool):
+            chosen.append(name)
     # a complete name selects one pool, even where other names begin with it
-    is_name = pool.removeprefix(PREFIX) in known
-    sources = []
-    for name, about in known.items():
-        if is_name:
-            belongs = pool == f"{PREFIX}{name}"
-        else:
-            belongs = f"{PREFIX}{name}".startswith(pool) or about["info"]["pool"].startswith(pool)
-        if belongs:
-            sources.append(Source.shipped(name, about, images))
-    return sources
+    complete_name = pool.removeprefix(PREFIX)
+    if complete_name in about_examples:
+        chosen = [name for name in chosen if name == complete_name]
+    return [Source.shipped(name, about_examples[name], images) for name in chosen]
 
 
 def list_of_sources(sources: Source | Sequence[Source]) -> list[Source]:
@@ -361,15 +365,16 @@ def unique(entries: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     for name, thing in entries:
         groups.setdefault(name, []).append(thing)
     numbered = {}
-    for name, same in groups.items():
-        if len(same) == 1:
-            numbered[name] = same[0]
+    for name, things in groups.items():
+        if len(things) == 1:
+            numbered[name] = things[0]
             continue
-        numbers = itertools.count(1)
-        for thing in same:
-            # "net (1)" may be the name of another
-            free = (f"{name} ({number})" for number in numbers)
-            numbered[next(text for text in free if text not in groups)] = thing
+        number = 1
+        for thing in things:
+            while f"{name} ({number})" in groups:  # "net (1)" may be the name of another
+                number += 1
+            numbered[f"{name} ({number})"] = thing
+            number += 1
     return numbered
 
 
@@ -384,5 +389,12 @@ def only(scores: Scores, target: int | str) -> Scores:
     if target == ALL:
         return scores
     rows = np.flatnonzero(scores.targets == target)
-    fields = ("value", "member", "targets", "pair", "accuracy", "loss")
-    return dataclasses.replace(scores, **{name: getattr(scores, name)[rows] for name in fields})
+    return dataclasses.replace(
+        scores,
+        value=scores.value[rows],
+        member=scores.member[rows],
+        targets=scores.targets[rows],
+        pair=scores.pair[rows],
+        accuracy=scores.accuracy[rows],
+        loss=scores.loss[rows],
+    )

@@ -32,10 +32,10 @@ class Tabs:
 
     def __init__(self, makers: dict[str, Callable[[], Explorer]], note: str = ""):
         self.makers = makers
+        self.note = note
         self.made: dict[str, Explorer] = {}
         self._pool: tuple[str, set[str]] = ("", set())  # the user's choice: name, keys of pools
-        self._following = False
-        self.note = note
+        self._following = False  # whether a choice is not the user's
 
     def __repr__(self) -> str:
         note = f"; {self.note}" if self.note else ""
@@ -97,12 +97,16 @@ class Tabs:
     def _follow(self, explorer: Explorer) -> None:
         """Turn an explorer to the pool chosen in another tab, if it offers that pool."""
         chosen, keys = self._pool
-        near = [name for name, entry in explorer.pools.items() if pools_of(entry) & keys]
-        if not near:
+        of_pool = [name for name, entry in explorer.pools.items() if pools_of(entry) & keys]
+        if not of_pool:
             return
-        wanted = [name for name in (chosen, explorer.chooser.value) if name in near]
+        name = of_pool[0]
+        if chosen in of_pool:
+            name = chosen
+        elif explorer.chooser.value in of_pool:
+            name = explorer.chooser.value
         self._following = True
-        explorer.chooser.value = wanted[0] if wanted else near[0]
+        explorer.chooser.value = name
         self._following = False
 
 
@@ -137,13 +141,13 @@ def explore(sources: str | Path | Sequence[Source] = "results") -> Tabs:
         'Scores and ROC'
     """
     if isinstance(sources, str | Path) and str(sources):
-        sources_found, note = _of_folder(Path(sources))
+        listed, note = _of_folder(Path(sources))
     else:
-        sources_found = list_of_sources(sources)
+        listed = list_of_sources(sources)
         note = ""
-    if not sources_found:
+    if not listed:
         return Tabs({}, note or f"Nothing to explore: {NOTHING}.")
-    return Tabs({title: partial(make, sources_found) for title, make in EXPLORERS.items()}, note)
+    return Tabs({title: partial(make, listed) for title, make in EXPLORERS.items()}, note)
 
 
 def _of_folder(folder: Path) -> tuple[list[Source], str]:

@@ -48,12 +48,12 @@ def trained(info: dict, recipe: dict, *, made: str = "") -> str:
     if "base" in info and info.get("timesteps"):
         base = NAMES.get(info["base"], info["base"])
         network = f"{base} as spiking network, T = {info['timesteps']}, {made or way(recipe)}"
-    words = []
-    for key in (info.get("dataset"), network, recipe.get("defense")):
-        if key:
-            words.append(NAMES.get(key, key))
-    key = f" ({info['pool'][:4]})" if info.get("pool") else ""
-    return ", ".join(words) + key
+    parts = []
+    for part in (info.get("dataset"), network, recipe.get("defense")):
+        if part:
+            parts.append(NAMES.get(part, part))
+    words = ", ".join(parts)
+    return f"{words} ({info['pool'][:4]})" if info.get("pool") else words
 
 
 def way(recipe: dict) -> str:
@@ -70,8 +70,8 @@ def queried(info: dict) -> list[str]:
         words.append(f"epoch {info['epoch']}")
     if info.get("output"):
         words.append(f"behind {info['output']}")
-    drawn = info.get("draws", "plain")
-    how = {"steps": "step by step", "noise": "with noise", "plain": ""}.get(drawn, drawn)
+    kind = info.get("draws", "plain")
+    how = {"steps": "step by step", "noise": "with noise", "plain": ""}.get(kind, kind)
     if info.get("noise") is False:
         how = "noise off"
     if info.get("input_dropout"):

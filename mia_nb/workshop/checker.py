@@ -49,26 +49,36 @@ def check(
         print(NOT_ANSWERED)
         return False
     if isinstance(truth, str):
-        word = str(answer).strip().lower()
-        comment = praise if word == truth else hint
-        if word not in WORDS:
-            comment = f"Wanted is one of the words {', '.join(WORDS)}."
+        comment = on_word(answer, truth, praise, hint)
     else:
-        known = {praise: truth, **(mistakes or {})}
-        comment = on_number(answer, known, tolerance, share) or hint
+        comments = {praise: truth, **(mistakes or {})}
+        comment = on_number(answer, truth, comments, tolerance, share) or hint
     right = comment == praise
     print(f"right. {comment}" if right else f"not yet. {comment}")
     return right
 
 
+def on_word(answer: object, truth: str, praise: str, hint: str) -> str:
+    """The comment on a word."""
+    word = str(answer).strip().lower()
+    if word not in WORDS:
+        return f"Wanted is one of the words {', '.join(WORDS)}."
+    return praise if word == truth else hint
+
+
 def on_number(
-    answer: object, known: Mapping[str, float | Sequence[float]], tolerance: float, share: bool
+    answer: object,
+    truth: float | Sequence[float],
+    comments: Mapping[str, float | Sequence[float]],
+    tolerance: float,
+    share: bool,
 ) -> str:
     """The comment on a number; "" where there is none.
 
     Parameters:
         answer: what was given
-        known: {comment: the numbers that it is about}, the truth first
+        truth: the right number or numbers
+        comments: {comment: the number or numbers that it is about}, the truth included
         tolerance: largest relative error
         share: whether the number is a share
     """
@@ -80,19 +90,27 @@ def on_number(
         return (
             f"This answer cannot be checked: one finite number is wanted, this is {shown(answer)}"
         )
-
-    errors = {}
-    for comment, numbers in known.items():
-        for exact in np.atleast_1d(numbers):
-            error = abs(number - exact)
-            if error <= tolerance * abs(exact) + 1e-12:
-                errors[error] = errors.get(error, comment)
-    if errors:
-        return errors[min(errors)]
-
-    for truth in np.atleast_1d(next(iter(known.values()))):
-        if number in (float(f"{truth:.1g}"), float(f"{truth:.2g}")):
+    comment = nearest_comment(number, comments, tolerance)
+    if comment:
+        return comment
+    for exact in np.atleast_1d(truth):
+        if number in (float(f"{exact:.1g}"), float(f"{exact:.2g}")):
             return "Close: give one digit more."
-        if share and abs(number / 100 - truth) <= tolerance * abs(truth):
+        if share and abs(number / 100 - exact) <= tolerance * abs(exact):
             return "As a share, not in per cent: the number is right, divide it by 100."
     return ""
+
+
+def nearest_comment(
+    number: float, comments: Mapping[str, float | Sequence[float]], tolerance: float
+) -> str:
+    """The comment about the number that lies nearest, within the tolerance; "" where none does."""
+    nearest = ""
+    least = np.inf
+    for comment, numbers in comments.items():
+        for exact in np.atleast_1d(numbers):
+            error = abs(number - exact)
+            if error <= tolerance * abs(exact) + 1e-12 and error < least:
+                nearest = comment
+                least = error
+    return nearest

@@ -53,7 +53,7 @@ class Pictures(Thumbnails):
 
     def __init__(self, tiles: dict[int, np.ndarray]) -> None:
         super().__init__(tiles, BLANK)
-        self.dealt = np.array([*tiles][-RANDOM:])
+        self.dealt = np.array(list(tiles)[-RANDOM:])
 
 
 def shipped() -> Cube:
@@ -68,8 +68,9 @@ def shipped() -> Cube:
     cube["small"] = Source(f"{title}, few images", thinned)
     for family in FIGHTERS:
         for name in examples("digits"):
-            role = name.removeprefix("digits/")  # such as relaxloss-12: epoch 12
-            if role.rpartition("-")[0] == family:
+            role = name.removeprefix("digits/")
+            trained_by, _, _ = role.rpartition("-")  # relaxloss of relaxloss-12, its epoch 12
+            if trained_by == family:
                 cube[f"fight/{role}"] = Source(name, load_example(name))
     return cube
 
@@ -99,16 +100,18 @@ def keep(results: str | Path, roles: dict[str, Signals]) -> Path:
 
 def _stored(signals: Signals, results: str | Path) -> Source:
     """The Source of signals that `query` has just returned."""
-    wanted = _same({"draws": signals.query_kind, **signals.info})
-    for source in reversed(sources(results, pool=signals.info.get("pool", "?"), limit=10_000)):
-        if _same(source.info) == wanted:
+    wanted = _text_of({"draws": signals.query_kind, **signals.info})
+    candidates = sources(results, pool=signals.info.get("pool", "?"), limit=10_000)
+    for source in reversed(candidates):  # the newest first
+        if _text_of(source.info) == wanted:
             return source
     raise ValueError(
         f"these signals are not stored in {results}; query them with query(pool, images)"
     )
 
 
-def _same(info: dict) -> str:
+def _text_of(info: dict) -> str:
+    """A record as text, which is equal for equal records."""
     return json.dumps(info, sort_keys=True, default=str)
 
 

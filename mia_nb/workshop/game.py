@@ -27,6 +27,7 @@ WITHOUT_IMAGES = "no images are stored with {}; load them with the pool's own im
 SIDE = 10  # members, and as many non-members, in a hand
 COLUMNS = 10
 OPPONENTS = ("loss", "rmia")
+YOU = "you"  # the player's name in figure and table
 DEALS = 20
 NUMBERS = range(1, 2 * SIDE + 1)
 ACCUSED = {"color": LINES[0], "width": 4}
@@ -117,21 +118,25 @@ def game(source: Source, *, target: int = 0) -> Explorer:
     """
     if source.images is None:
         return message(TITLE, WITHOUT_IMAGES.format(source.label))
-    values = {}
-    curves = {}
+    values = {}  # scores of all audited samples
+    curves = {}  # scores and membership of the samples that have a score
     for name in OPPONENTS:
         scores = source.scores(name)
         row = row_of(scores, target)
-        values[in_words(name)] = scores.value[row]
         score, member = scored(scores, row)
         if member.all() or not member.any():
             raise ValueError(
                 f"{in_words(name)} scored no member or no non-member of model {target} of"
                 f" {source.label}: the game wants some of each, so train more models"
             )
+        values[in_words(name)] = scores.value[row]
         curves[in_words(name)] = score, member
     plane_before = plain(guesser(curves, {}, SIDE, SIDE).update_layout(PLANE_BEFORE))
-    hand_of = cache(lambda number: deal(source, target=target, seed=number - 1))
+
+    @cache
+    def hand_of(number: int) -> Hand:
+        """The hand of this number, from 1."""
+        return deal(source, target=target, seed=number - 1)
 
     @cache
     def images(number: int) -> dict:
@@ -147,9 +152,9 @@ def game(source: Source, *, target: int = 0) -> Explorer:
         if not score:
             sentence = f"{guess.sum()} of 20 accused. Who was in the training data?"
             return View(sentence, {"images": _accused(images(hand), guess), "plane": plane_before})
-        positions = np.searchsorted(source.audited, dealt.columns)  # among the scored samples
-        accused = {name: _highest(value[positions]) for name, value in values.items()}
-        sentence, points, table = _scored(accused | {"you": guess}, dealt.member)
+        indices = np.searchsorted(source.audited, dealt.columns)
+        guesses = {name: _highest(value[indices]) for name, value in values.items()}
+        sentence, points, table = _results(guesses | {YOU: guess}, dealt.member)
         figures = {
             "images": _revealed(images(hand), guess, dealt.member),
             "plane": plain(guesser(curves, points, SIDE, SIDE)),
@@ -184,13 +189,13 @@ def game(source: Source, *, target: int = 0) -> Explorer:
     )
 
 
-def _scored(
-    accused: dict[str, np.ndarray], member: np.ndarray
+def _results(
+    guesses: dict[str, np.ndarray], member: np.ndarray
 ) -> tuple[str, dict[str, tuple[int, int]], pd.DataFrame]:
     """The results of all players.
 
     Parameters:
-        accused: {player: (20,) bool}, "you" last
+        guesses: {player: (20,) bool, the accused images}, the attacks and "you"
         member: (20,) bool
 
     Returns:
@@ -198,19 +203,18 @@ def _scored(
     """
     points = {}
     right = {}
-    for name, guess in accused.items():
+    for name, guess in guesses.items():
         hits = int((guess & member).sum())
         alarms = int((guess & ~member).sum())
         points[name] = hits, alarms
-        right[name] = SIDE + hits - alarms
-    *attacks, you = right
-    low, high = (100 * float(end) for end in metrics.clopper_pearson(right[you], 2 * SIDE))
+        right[name] = SIDE + hits - alarms  # members accused and non-members spared
+    attacks = [name for name in guesses if name != YOU]
+    low, high = metrics.clopper_pearson(right[YOU], 2 * SIDE)
+    interval = f"95 %: {100 * low:.0f}-{100 * high:.0f} %"
     others = ", ".join(f"{name} {right[name]} of 20" for name in attacks)
-    sentence = (
-        f"You: {right[you]} of 20 right (95 %: {low:.0f}-{high:.0f} %); a coin gets 10, {others}"
-    )
+    sentence = f"You: {right[YOU]} of 20 right ({interval}); a coin gets 10, {others}"
     rows = []
-    for name in (you, *attacks):
+    for name in (YOU, *attacks):
         hits, alarms = points[name]
         row = {
             "who": name,
@@ -237,8 +241,9 @@ def _highest(value: np.ndarray) -> np.ndarray:
 def _boxes(images: dict) -> list[dict[str, float]]:
     """The corners of the twenty images on their sheet."""
     captions = images["layout"]["annotations"]
+    step = captions[1]["x"] - captions[0]["x"]
     # an image is as wide as 3/4 of the step to the next; its caption begins close below
-    half = 3 / 8 * (captions[1]["x"] - captions[0]["x"]) + 0.5
+    half = 3 / 8 * step + 0.5
     boxes = []
     for caption in captions:
         middle = caption["x"] - 0.5  # a pixel is drawn around its number

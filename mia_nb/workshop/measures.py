@@ -121,6 +121,7 @@ def with_references(
     """
     pair = pair_ids(signals)
     models_of_pair = [np.flatnonzero(pair == number) for number in range(pair.max() + 1)]
+    # models outside of a target's own pair
     most = len(pair) - len(models_of_pair[0])
     if not 1 <= references <= most:
         raise ValueError(f"{references} references: this pool leaves 1 to {most}")
@@ -131,9 +132,10 @@ def with_references(
 
     parts = []
     for number, targets in enumerate(models_of_pair[:pairs]):
-        following = models_of_pair[number + 1 :] + models_of_pair[:number]
-        others = np.concatenate(following)[:references]
-        selected = signals.select(models=np.concatenate([targets, others]))
+        # the pairs that follow, after the last one from the first on
+        other_pairs = models_of_pair[number + 1 :] + models_of_pair[:number]
+        reference_models = np.concatenate(other_pairs)[:references]
+        selected = signals.select(models=np.concatenate([targets, reference_models]))
         try:
             scores = attacks.score(attack, selected, targets=range(len(targets)))
         except ValueError:
@@ -166,12 +168,12 @@ def race_table(signals: Signals) -> pd.DataFrame:
     for budget, name in product(possible, RACERS):
         scores = with_references(signals, name, budget)
         if scores is None:
-            ends = NOT_RUN
+            intervals = NOT_RUN
             sizes = {"targets": 0, "n0": 0}
         else:
-            ends = metrics.intervals(scores, (RATE,), n_resamples=200)[NOT_RUN.columns]
+            intervals = metrics.intervals(scores, (RATE,), n_resamples=200)[NOT_RUN.columns]
             sizes = {"targets": len(scores.targets), "n0": int((~scores.member).sum(1).min())}
         for title, metric in METRICS.items():
             row = {"attack": name, "references": budget, "metric": title}
-            rows.append(row | dict(ends.loc[metric]) | sizes)
+            rows.append(row | dict(intervals.loc[metric]) | sizes)
     return pd.DataFrame(rows)
