@@ -119,6 +119,14 @@ def test_a_summary_is_drawn_with_a_panel_for_each_metric():
     assert "200 members" in loss[0].hovertext[0]
 
 
+def test_one_pair_is_not_one_pairs():
+    table = pd.DataFrame({"T": [1, 2], "line": "a", "value": [0.6, 0.7], "metric": "auc"})
+    table = table.assign(low=0.5, high=0.8, pairs=[1, 2], n1=[1, 1200], n0=30)
+    (drawn,) = plots.lines(table, "T").data
+    assert drawn.hovertext[0] == "1 pair · 1 member · 30 non-members"
+    assert drawn.hovertext[1].startswith("2 pairs · 1,200 members")
+
+
 def test_values_without_intervals_have_no_bars_and_stand_at_their_setting():
     table = against_t().drop(columns=["low", "high"])
     for drawn in plots.lines(table, "T").data:

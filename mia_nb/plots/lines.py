@@ -17,7 +17,7 @@ DODGE = 0.08  # on other axes, as a share of the distance between neighbours
 BEYOND = 1.5  # octaves from the last number to infinity
 MANY = 8  # numbers on a logarithmic axis above which only powers of 2 are written
 SHARES = ("test accuracy", "train accuracy", "TPR")  # beginnings of the names of shares
-SIZES = {"pairs": "pairs", "n1": "members", "n0": "non-members"}  # columns with sample sizes
+SIZES = {"pairs": "pair", "n1": "member", "n0": "non-member"}  # columns with sample sizes
 LEVEL_DASHES = DASHES[1:]  # lines are solid
 
 
@@ -263,7 +263,11 @@ def sample_sizes(rows: pd.DataFrame) -> list[str]:
     """Sample sizes of each row in words, for its hover."""
     words = []
     for _, row in rows.iterrows():
-        sizes = [f"{row[column]:,g} {unit}" for column, unit in SIZES.items() if column in rows]
+        sizes = []
+        for column, unit in SIZES.items():
+            if column in rows:
+                plural = "" if row[column] == 1 else "s"
+                sizes.append(f"{row[column]:,g} {unit}{plural}")
         words.append(" · ".join(sizes))
     return words
 
