@@ -119,6 +119,23 @@ def test_a_summary_is_drawn_with_a_panel_for_each_metric():
     assert "200 members" in loss[0].hovertext[0]
 
 
+@pytest.mark.parametrize(
+    ("settings", "texts"),
+    [
+        ([0.884243, 0.9001, 0.915966], ["0.884", "0.9", "0.916"]),
+        ([0.0625, 0.125, np.inf], ["0.0625", "0.125", "∞"]),
+        ([0.333333, 1.0, np.inf], ["0.33", "1", "∞"]),
+        ([1, 512, 1024], ["1", "512", "1024"]),
+        ([0.884243], ["0.884243"]),
+        (["a long name", "another"], ["a long name", "another"]),
+    ],
+)
+def test_settings_that_nobody_chose_are_written_in_few_digits(settings, texts):
+    table = pd.DataFrame({"x": settings, "line": "a", "value": 0.6, "metric": "auc"})
+    axis = plots.lines(table, "x").layout.xaxis
+    assert list(axis.ticktext) == texts and len(axis.tickvals) == len(texts)
+
+
 def test_one_pair_is_not_one_pairs():
     table = pd.DataFrame({"T": [1, 2], "line": "a", "value": [0.6, 0.7], "metric": "auc"})
     table = table.assign(low=0.5, high=0.8, pairs=[1, 2], n1=[1, 1200], n0=30)

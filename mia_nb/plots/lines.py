@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
@@ -15,6 +17,7 @@ from mia_nb.plots.tables import metric_name, need, text
 OCTAVES = 0.04  # on a logarithmic axis
 DODGE = 0.08  # on other axes, as a share of the distance between neighbours
 BEYOND = 1.5  # octaves from the last number to infinity
+MOST_CHARACTERS = 6  # of a number that somebody chose, as 0.0625
 MANY = 8  # numbers on a logarithmic axis above which only powers of 2 are written
 SHARES = ("test accuracy", "train accuracy", "TPR")  # beginnings of the names of shares
 SIZES = {"pairs": "pair", "n1": "member", "n0": "non-member"}  # columns with sample sizes
@@ -188,8 +191,21 @@ class _Axis:
             "range": np.log10(self.ends()) if self.log else self.ends(),
             "tickmode": "array",
             "tickvals": self.places[is_written],
-            "ticktext": [text(value) for value in self.values[is_written]],
+            "ticktext": self._texts(self.values[is_written]),
         }
+
+    def _texts(self, values: np.ndarray) -> list[str]:
+        """Settings in words. Numbers of many digits, which nobody chose, are rounded to as many
+        decimals as tell neighbours apart.
+        """
+        texts = [text(value) for value in values]
+        if not self.numeric or max(map(len, texts)) <= MOST_CHARACTERS:
+            return texts
+        finite = values[np.isfinite(values)]
+        if len(finite) < 2:
+            return texts
+        decimals = 1 - math.floor(math.log10(np.diff(finite).min()))
+        return [text(round(value, max(decimals, 0))) for value in values]
 
 
 def _add_series(
