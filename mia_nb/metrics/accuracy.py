@@ -22,8 +22,10 @@ def accuracies(scores: Scores) -> pd.DataFrame:
         index train, test, gap; columns value, low, high: Student's 95 % interval over pairs, since
         one model of a pair is trained on what the other is not; NaN ends with one pair.
     """
-    values = np.column_stack([scores.accuracy, scores.accuracy[:, 0] - scores.accuracy[:, 1]])
-    low, high = interval(values, scores.pair, within=([0, 0, -1], 1))
+    train, test = scores.accuracy.T
+    values = np.column_stack([train, test, train - test])
+    smallest_possible = [0, 0, -1]
+    low, high = interval(values, scores.pair, within=(smallest_possible, 1))
     table = {"value": values.mean(0), "low": low, "high": high}
     return pd.DataFrame(table, index=["train", "test", "gap"])
 
@@ -44,15 +46,20 @@ def class_gaps(signals: Signals) -> pd.DataFrame:
     """
     need_membership(signals, "train and test accuracy need it")
     audited = ~signals.population
+    labels = signals.labels[audited]
     correct = signals.correct.mean(1)[:, audited]
     member = signals.member[:, audited]
     rows = {}
-    for label in np.unique(signals.labels[audited]):
-        alike = signals.labels[audited] == label
-        right = correct[:, alike]
-        inside = member[:, alike]
-        train_acc = right[inside].mean() if inside.any() else np.nan
-        test_acc = right[~inside].mean() if not inside.all() else np.nan
-        rows[int(label)] = (right.shape[1], train_acc, test_acc, train_acc - test_acc)
+    for label in np.unique(labels):
+        in_class = labels == label
+        class_correct = correct[:, in_class]
+        class_member = member[:, in_class]
+        train_acc = np.nan
+        test_acc = np.nan
+        if class_member.any():
+            train_acc = class_correct[class_member].mean()
+        if not class_member.all():
+            test_acc = class_correct[~class_member].mean()
+        rows[int(label)] = (in_class.sum(), train_acc, test_acc, train_acc - test_acc)
     columns = ["samples", "train_acc", "test_acc", "gap"]
     return pd.DataFrame.from_dict(rows, orient="index", columns=columns).rename_axis("class")

@@ -14,16 +14,16 @@ import numpy as np
 
 from mia_nb.arguments import Array, Count, Rates, Several
 from mia_nb.checks import checked
-from mia_nb.metrics.curve import allowed, counts, rates
+from mia_nb.metrics.curve import allowed, area, counts, last_vertex, rates
 from mia_nb.metrics.pairs import numbered
-from mia_nb.metrics.targets import FPR, metrics_of_counts, names
+from mia_nb.metrics.targets import FPR, metric_names, metrics_of_counts
 from mia_nb.types import Scores
 
 RESAMPLES = 400  # they give a standard error to within 4 %
 FIRST_ORDER_FROM = 10_000  # from so many samples on, resamples are computed to first order
-MOST_UNITS = 1 << 16  # of more samples or groups, random groups of them are drawn to first order
+MOST_UNITS = 1 << 16  # more samples or groups than this are drawn in random groups, to first order
 CHUNK = 1 << 17  # weights held at once, so that they stay in the cache
-TARGETS = 16  # targets that a thread works on at once
+TARGETS_PER_THREAD = 16
 
 
 @checked
@@ -55,14 +55,16 @@ def bootstrap(
     TPR within 5 % at 1 % FPR and 12 % at 0.1 %, that of the advantage up to 17 % larger.
     """
     fpr = rates(fpr)
-    samples = scores.value.shape[1]
-    unit = None if groups is None else _group_numbers(groups, samples)
-    units = samples if unit is None else int(unit.max()) + 1
+    units = scores.value.shape[1]  # how many samples, or groups of them, are drawn
+    unit_of_sample = None
+    if groups is not None:
+        unit_of_sample = _group_numbers(groups, units)
+        units = int(unit_of_sample.max()) + 1
     if units >= FIRST_ORDER_FROM:
-        drawn = _to_first_order(scores, fpr, n_resamples, seed, unit, units)
+        drawn = _to_first_order(scores, fpr, n_resamples, seed, unit_of_sample, units)
     else:
-        drawn = _exact(scores, fpr, n_resamples, seed, unit, units)
-    return dict(zip(names(fpr), np.moveaxis(drawn, 2, 0), strict=True))
+        drawn = _exact(scores, fpr, n_resamples, seed, unit_of_sample, units)
+    return dict(zip(metric_names(fpr), np.moveaxis(drawn, 2, 0), strict=True))
 
 
 def _group_numbers(groups: np.ndarray, samples: int) -> np.ndarray:
@@ -76,7 +78,7 @@ def _group_numbers(groups: np.ndarray, samples: int) -> np.ndarray:
 
 
 def _threads(tasks: int) -> ThreadPoolExecutor:
-    """A thread for each task, at most one for each core."""
+    """An executor with a thread for each task, but no more threads than cores."""
     # joblib heeds containers and affinity; imported here, since few importers resample
     from joblib import cpu_count
 
@@ -86,7 +88,7 @@ def _threads(tasks: int) -> ThreadPoolExecutor:
 def _weights(rng: np.random.Generator, n_resamples: int, size: int) -> np.ndarray:
     """(n_resamples, size) how often each of `size` items is drawn in `size` draws."""
     picks = rng.integers(0, size, (n_resamples, size))
-    picks += size * np.arange(n_resamples)[:, None]  # a range of numbers for each resample
+    picks += size * np.arange(n_resamples)[:, None]  # a range of its own for each resample
     return np.bincount(picks.ravel(), minlength=n_resamples * size).reshape(n_resamples, size)
 
 
@@ -98,40 +100,42 @@ def _exact(
     fpr: Sequence[float],
     n_resamples: int,
     seed: int,
-    unit: np.ndarray | None,
+    unit_of_sample: np.ndarray | None,
     units: int,
 ) -> np.ndarray:
     """(n_resamples, targets, metrics), each from the ROC of the samples drawn.
 
-    unit (N,): number of the group that each sample is drawn with, below `units`; None: each sample
-    by itself. Every batch of targets draws the same weights again, so that they need not be kept.
+    unit_of_sample (N,): number of the group that each sample is drawn with, below `units`; None:
+    each sample by itself. Every batch of targets draws the same weights again, so that they need
+    not be kept.
     """
-    targets = len(scores.value)
-    samples = scores.value.shape[1]
+    targets, samples = scores.value.shape
     step = max(1, CHUNK // samples)
 
-    def of_batch(rows: np.ndarray) -> np.ndarray:
+    def resample_batch(rows: np.ndarray) -> np.ndarray:
         """(n_resamples, len(rows), metrics) of the targets in these rows."""
-        ranked = [_sorted(scores.value[row], scores.member[row]) for row in rows]
-        metrics = np.empty((n_resamples, len(rows), 2 + len(fpr)))
+        ranked = [_ranked(scores.value[row], scores.member[row]) for row in rows]
+        metrics = np.empty((n_resamples, len(rows), len(metric_names(fpr))))
         rng = np.random.default_rng([seed, 0])
         for start in range(0, n_resamples, step):
             weights = _weights(rng, min(step, n_resamples - start), units)
-            if unit is not None:
-                weights = weights[:, unit]
+            if unit_of_sample is not None:
+                weights = weights[:, unit_of_sample]
+            # the smallest type that holds them: they stay in the cache
             weights = weights.astype(np.uint8 if weights.max() < 256 else np.int32)
             for i, target in enumerate(ranked):
-                metrics[start : start + step, i] = _weighted(weights, target, fpr)
+                metrics[start : start + step, i] = _resampled_metrics(weights, target, fpr)
         return metrics
 
-    batches = np.array_split(np.arange(targets), math.ceil(targets / TARGETS))
+    batches = np.array_split(np.arange(targets), math.ceil(targets / TARGETS_PER_THREAD))
     with _threads(len(batches)) as executor:
-        return np.concatenate(list(executor.map(of_batch, batches)), 1)
+        return np.concatenate(list(executor.map(resample_batch, batches)), 1)
 
 
 class Ranked(NamedTuple):
-    """One target's samples by falling score, without NaN, and the rank of each level among its
-    members. The V levels are the different scores of non-members.
+    """One target's samples by falling score, without NaN, sorted once for all resamples.
+
+    The V levels are the different scores of non-members.
     """
 
     order: np.ndarray  # sample numbers: members by falling score, then non-members
@@ -140,8 +144,8 @@ class Ranked(NamedTuple):
     ends: np.ndarray | None  # (V,) last non-member of each level; None where no two share a level
 
 
-def _sorted(score: np.ndarray, member: np.ndarray) -> Ranked:
-    """A target's samples sorted once for all resamples, from score (N,) and membership (N,)."""
+def _ranked(score: np.ndarray, member: np.ndarray) -> Ranked:
+    """The `Ranked` samples of a target with these scores (N,) and members (N,)."""
     known = int((~np.isnan(score)).sum())
     falling = np.argsort(-score, kind="stable")[:known]  # NaN comes last
     members = falling[member[falling]]
@@ -161,7 +165,7 @@ def _sorted(score: np.ndarray, member: np.ndarray) -> Ranked:
     )
 
 
-def _weighted(weights: np.ndarray, ranked: Ranked, fpr: Sequence[float]) -> np.ndarray:
+def _resampled_metrics(weights: np.ndarray, ranked: Ranked, fpr: Sequence[float]) -> np.ndarray:
     """(n_resamples, metrics) for one target from integer weights (n_resamples, N).
 
     The ROC has its corners at the levels of non-members. Counts and their products are whole
@@ -186,20 +190,21 @@ def _weighted(weights: np.ndarray, ranked: Ranked, fpr: Sequence[float]) -> np.n
 
     within = _levels_within(fp, allowed(np.asarray(fpr, np.float64), n0))
     hits = np.take_along_axis(tp, ranked.above[within], axis=1)
+    tpr = hits * (n0 / size[:, None])
 
-    # pairs of a member and a non-member in the right order, counted twice; ties count once
-    twice_won = 2 * np.einsum("bv,bv->b", tp_above, on_level)
+    # a pair of a member and a non-member in the right order counts twice, a tie once
+    won = np.einsum("bv,bv->b", tp_above, on_level)
+    won_or_tied = won
     if ranked.upto is not None:
-        tp_upto = np.take(tp, ranked.upto, axis=1)
-        twice_won = twice_won / 2 + np.einsum("bv,bv->b", tp_upto, on_level)
+        won_or_tied = np.einsum("bv,bv->b", np.take(tp, ranked.upto, axis=1), on_level)
+    auc = 0.5 + (won + won_or_tied - size) / (2 * size)
 
     # TP n0 - FP n1 just above each level, computed in place to save memory
     minus_fp_above = np.subtract(on_level, fp, out=on_level)
     minus_fp_above *= n1
     tp_above *= n0
     gap = np.add(tp_above, minus_fp_above, out=minus_fp_above).max(1, initial=0)
-    auc = 0.5 + (twice_won - size) / (2 * size)
-    return np.column_stack([auc, gap / size, hits * (n0 / size[:, None])])
+    return np.column_stack([auc, gap / size, tpr])
 
 
 def _levels_within(fp: np.ndarray, most: np.ndarray) -> np.ndarray:
@@ -210,8 +215,8 @@ def _levels_within(fp: np.ndarray, most: np.ndarray) -> np.ndarray:
     """
     row = np.arange(len(fp))[:, None]
     lift = (fp[:, -1:].max(initial=0) + 1) * row
-    found = np.searchsorted((fp + lift).ravel(), (most + lift).ravel(), side="right")
-    return found.reshape(most.shape) - fp.shape[1] * row
+    levels = np.searchsorted((fp + lift).ravel(), (most + lift).ravel(), side="right")
+    return levels.reshape(most.shape) - fp.shape[1] * row
 
 
 # to first order: the metrics plus the mean influence of the samples drawn
@@ -220,7 +225,8 @@ def _levels_within(fp: np.ndarray, most: np.ndarray) -> np.ndarray:
 def influence(
     score: np.ndarray, member: np.ndarray, fpr: Sequence[float] = FPR
 ) -> tuple[list[float], np.ndarray]:
-    """The metrics of one target, in the order of `names`, and each sample's influence on them.
+    """The metrics of one target, in the order of `metric_names`, and every sample's influence on
+    each.
 
     Parameters:
         score: (N,), NaN for samples that are left out.
@@ -239,48 +245,45 @@ def influence(
     slope of the ROC, taken between the rates one standard error of the FPR below and above
     (Woodruff 1952).
     """
-    falling = np.argsort(-score)[: int((~np.isnan(score)).sum())]  # NaN comes last
+    known = int((~np.isnan(score)).sum())
+    falling = np.argsort(-score)[:known]  # NaN comes last
     is_member = member[falling]
     tp, fp, _ = counts(score[falling], is_member)
     n1 = tp[-1]
     n0 = fp[-1]
-    metrics = metrics_of_counts(tp, fp, fpr)
     # the vertex at the end of each sample's block of equal scores, from 1
     vertex = np.repeat(np.arange(1, len(tp)), np.diff(tp + fp))
+
+    def on_difference(threshold: int, slope: float) -> np.ndarray:
+        """Influences on TPR - slope * FPR at the threshold of this vertex."""
+        called = vertex <= threshold
+        of_members = (called - tp[threshold] / n1) / n1
+        of_others = -slope * (called - fp[threshold] / n0) / n0
+        return np.where(is_member, of_members, of_others)
+
     members_above = (tp[vertex] + tp[vertex - 1]) / 2
     others_below = n0 - (fp[vertex] + fp[vertex - 1]) / 2
-    of_sorted = np.empty((len(metrics), len(vertex)))
-
     placement = np.where(is_member, others_below / n0, members_above / n1)
-    of_sorted[0] = (placement - metrics[0]) / np.where(is_member, n1, n0)
+    on_auc = (placement - area(tp, fp)) / np.where(is_member, n1, n0)
+    on_advantage = on_difference(int(np.argmax(tp / n1 - fp / n0)), slope=1.0)
+    on_tprs = []
+    for x in fpr:
+        threshold = last_vertex(fp, allowed(x, n0))
+        on_tprs.append(on_difference(threshold, _slope_of_roc(tp, fp, x)))
 
-    best = int(np.argmax(tp / n1 - fp / n0))
-    of_sorted[1] = _influence_at_threshold(
-        vertex <= best, is_member, tp[best] / n1, fp[best] / n0, slope=1.0
-    )
-
-    for column, x in enumerate(fpr, start=2):
-        most = allowed(x, n0)
-        last = int(np.searchsorted(fp, most, side="right")) - 1
-        error = max(np.sqrt(x * (1 - x) * n0), 1.0)
-        ends = np.clip([most - error, most + error], 0, n0)
-        slope = np.diff(np.interp(ends, fp, tp))[0] / np.diff(ends)[0] * n0 / n1
-        of_sorted[column] = _influence_at_threshold(
-            vertex <= last, is_member, tp[last] / n1, fp[last] / n0, slope=slope
-        )
-    of_samples = np.zeros((len(metrics), len(score)))
-    of_samples[:, falling] = of_sorted
-    return metrics, of_samples
+    influences = np.zeros((len(metric_names(fpr)), len(score)))
+    influences[:, falling] = [on_auc, on_advantage, *on_tprs]
+    return metrics_of_counts(tp, fp, fpr), influences
 
 
-def _influence_at_threshold(
-    called: np.ndarray, member: np.ndarray, tpr: float, fpr: float, *, slope: float
-) -> np.ndarray:
-    """(N,) influence on TPR - slope * FPR at the threshold that `called` samples exceed."""
-    members = member.sum()
-    of_members = (called - tpr) / members
-    of_others = -slope * (called - fpr) / (len(member) - members)
-    return np.where(member, of_members, of_others)
+def _slope_of_roc(tp: np.ndarray, fp: np.ndarray, x: float) -> float:
+    """Slope of the ROC between the rates one standard error of the FPR x below and above it."""
+    n0 = fp[-1]
+    most = allowed(x, n0)
+    error = max(np.sqrt(x * (1 - x) * n0), 1.0)
+    ends = np.clip([most - error, most + error], 0, n0)
+    hits = np.interp(ends, fp, tp)
+    return np.diff(hits)[0] / np.diff(ends)[0] * n0 / tp[-1]
 
 
 def _to_first_order(
@@ -288,40 +291,42 @@ def _to_first_order(
     fpr: Sequence[float],
     n_resamples: int,
     seed: int,
-    unit: np.ndarray | None,
+    unit_of_sample: np.ndarray | None,
     units: int,
 ) -> np.ndarray:
     """(n_resamples, targets, metrics): the metric plus the mean influence of the samples drawn.
 
-    unit (N,): number of the group that each sample is drawn with, below `units`; None: each sample
-    by itself. More than MOST_UNITS units are put into random groups, which are drawn instead: the
-    variance is the same.
+    unit_of_sample (N,): number of the group that each sample is drawn with, below `units`; None:
+    each sample by itself. More than MOST_UNITS units are put into random groups, which are drawn
+    instead: the variance is the same.
     """
     targets = len(scores.value)
     if units > MOST_UNITS:
-        dealt = np.random.default_rng([seed, 1]).permutation(units) % MOST_UNITS
-        unit = dealt if unit is None else dealt[unit]
+        if unit_of_sample is None:
+            unit_of_sample = np.arange(units)
+        random_group = np.random.default_rng([seed, 1]).permutation(units) % MOST_UNITS
+        unit_of_sample = random_group[unit_of_sample]
         units = MOST_UNITS
-    number_of_metrics = 2 + len(fpr)
-    of_units = np.empty((units, targets, number_of_metrics), np.float32)
+    number_of_metrics = len(metric_names(fpr))
     metrics = np.empty((targets, number_of_metrics))
+    unit_influence = np.empty((units, targets, number_of_metrics), np.float32)
 
-    def fill(row: int) -> None:
-        """A target's metrics, and the influence of each unit on them."""
-        metrics[row], of_samples = influence(scores.value[row], scores.member[row], fpr)
-        for column, values in enumerate(of_samples):
-            if unit is not None:
-                values = np.bincount(unit, values, minlength=units)
-            of_units[:, row, column] = values
+    def measure(row: int) -> None:
+        """Fills in a target's metrics and the influence of each unit on them."""
+        metrics[row], sample_influence = influence(scores.value[row], scores.member[row], fpr)
+        for column, values in enumerate(sample_influence):
+            if unit_of_sample is not None:
+                values = np.bincount(unit_of_sample, values, minlength=units)
+            unit_influence[:, row, column] = values
 
     with _threads(targets) as executor:
-        list(executor.map(fill, range(targets)))
+        list(executor.map(measure, range(targets)))  # the list raises what a thread has raised
     weights = _kept_weights(seed, n_resamples, units)
     change = np.empty((n_resamples, targets * number_of_metrics))
     step = max(1, 16 * CHUNK // units)
     for start in range(0, n_resamples, step):
-        beyond_one = weights[start : start + step].astype(np.float32) - 1
-        change[start : start + step] = beyond_one @ of_units.reshape(units, -1)
+        drawn_again = weights[start : start + step].astype(np.float32) - 1  # -1: not drawn
+        change[start : start + step] = drawn_again @ unit_influence.reshape(units, -1)
     return change.reshape(n_resamples, targets, number_of_metrics) + metrics
 
 

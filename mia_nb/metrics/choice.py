@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -11,7 +11,7 @@ from mia_nb.arguments import Anything, Array
 from mia_nb.attacks import score as run_attack
 from mia_nb.checks import checked
 from mia_nb.metrics.pairs import need_membership, same_or_complement, units
-from mia_nb.metrics.targets import names, per_target_metrics
+from mia_nb.metrics.targets import metric_names, per_target_metrics
 from mia_nb.types import Scores, Signals
 
 
@@ -24,23 +24,30 @@ class Choice(NamedTuple):
     table: pd.DataFrame
 
 
-def _pseudo_targets(pool: Signals, masks: np.ndarray, attack) -> Scores:
-    """Scores with every reference as pseudo-target in turn, without its complementary model.
+def _pseudo_target_scores(pool: Signals, targets: np.ndarray, attack: Any) -> Scores:
+    """The attack's scores on every reference as pseudo-target in turn.
 
-    References are the rows whose audited mask, without samples that all models saw, is neither one
-    of `masks` (rows, audited) nor the complement of one.
+    References are the rows whose audited mask is neither that of a target nor the complement of
+    one. Samples that all models saw do not count: where only canaries are split into pairs, the
+    masks of two complementary models are equal in all others.
+
+    Parameters:
+        pool: with membership.
+        targets: row numbers of the targets.
+        attack: as in `choose`.
     """
     audited = pool.member[:, ~pool.population]
-    informative = ~(audited.all(0) & masks.all(0))
-    excluded = [same_or_complement(audited[:, informative], mask[informative]) for mask in masks]
-    kept = ~np.any(excluded, axis=0)
-    if len(np.unique(units(audited[kept]))) < 2:
+    masks = audited[:, ~audited.all(0)]
+    excluded = np.zeros(len(masks), bool)
+    for mask in masks[targets]:
+        excluded |= same_or_complement(masks, mask)
+    if len(np.unique(units(audited[~excluded]))) < 2:
         raise ValueError(
-            f"{kept.sum()} references are left, less than 2 pairs: a pseudo-target would have"
-            " none; use the published setting (input dropout 0.01, 30 queries) or an oracle"
+            f"{(~excluded).sum()} references are left, less than 2 pairs: a pseudo-target would"
+            " have none; use the published setting (input dropout 0.01, 30 queries) or an oracle"
             " threshold and say so"
         )
-    return run_attack(attack, pool.select(models=np.flatnonzero(kept)))
+    return run_attack(attack, pool.select(models=np.flatnonzero(~excluded)))
 
 
 @checked
@@ -78,29 +85,30 @@ def choose(
                 f"candidate {name!r} has another membership mask than the first: compare options on"
                 " one pool"
             )
-        excluded = signals.member[np.atleast_1d(exclude)][:, ~signals.population]
-        scores = _pseudo_targets(signals, excluded, attack)
+        scores = _pseudo_target_scores(signals, np.atleast_1d(exclude), attack)
         values = pd.Series(per_target_metrics(scores, fpr)[:, column], index=scores.pair)
-        pairs = values.groupby(level=0).mean()
+        pair_means = values.groupby(level=0).mean()
         rows[name] = {
-            "value": pairs.mean(),
-            "error": pairs.std(ddof=1) / np.sqrt(len(pairs)),
+            "value": pair_means.mean(),
+            "error": pair_means.std(ddof=1) / np.sqrt(len(pair_means)),
             "pseudo_targets": len(values),
         }
     if not rows:
         raise ValueError("choose got no candidates: pass {name: Signals}")
     table = pd.DataFrame.from_dict(rows, orient="index").rename_axis("candidate")
     best = table.loc[table["value"].idxmax()]
-    table.insert(2, "within_one_error", table["value"] >= best["value"] - best["error"])
-    return Choice(table.index[int(table["within_one_error"].argmax())], table)
+    within_one_error = table["value"] >= best["value"] - best["error"]
+    table.insert(2, "within_one_error", within_one_error)
+    return Choice(within_one_error.idxmax(), table)
 
 
-def _objective_column(objective: str) -> tuple[tuple, int]:
+def _objective_column(objective: str) -> tuple[tuple[float, ...], int]:
     """(FPRs to measure, column of the objective in `per_target_metrics`)."""
     try:
         if objective.startswith("tpr@"):
-            return (float(objective.removeprefix("tpr@")),), len(names(()))
-        return (), names(()).index(objective)
+            fpr = (float(objective.removeprefix("tpr@")),)
+            return fpr, -1  # TPRs are the last columns
+        return (), metric_names(()).index(objective)
     except ValueError:
         raise ValueError(
             f"objective={objective!r} is not one of auc, advantage, tpr@0.01 (any FPR)"

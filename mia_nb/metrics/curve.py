@@ -192,12 +192,17 @@ def allowed(fpr: float | np.ndarray, n0: int | np.ndarray) -> int | np.ndarray:
     return np.floor(fpr * n0 + 1e-9).astype(np.int64)  # 0.29 * 100 is 28.999999999999996
 
 
+def last_vertex(fp: np.ndarray, most: int) -> int:
+    """Index of the last vertex with at most this many false positives; -1 for a negative number."""
+    return int(np.searchsorted(fp, most, side="right")) - 1
+
+
 def vertex_at(tp: np.ndarray, fp: np.ndarray, fpr: float) -> int:
     """Index of the vertex with the largest TPR at this FPR or less; among equals, with the fewest
     false positives.
     """
-    last_allowed = int(np.searchsorted(fp, allowed(fpr, fp[-1]), side="right")) - 1
-    return int(np.searchsorted(tp, tp[last_allowed], side="left"))
+    last = last_vertex(fp, allowed(fpr, fp[-1]))
+    return int(np.searchsorted(tp, tp[last], side="left"))
 
 
 def tpr_at_counts(tp: np.ndarray, fp: np.ndarray, fpr: float) -> TprAt:
@@ -223,7 +228,9 @@ def tpr_at_counts(tp: np.ndarray, fp: np.ndarray, fpr: float) -> TprAt:
 
 
 @checked
-def clopper_pearson(successes: Array, trials: Array, *, confidence: Level = 0.95):
+def clopper_pearson(
+    successes: Array, trials: Array, *, confidence: Level = 0.95
+) -> tuple[np.ndarray, np.ndarray]:
     """Exact two-sided interval (low, high) of a binomial rate.
 
     Parameters:
@@ -321,7 +328,7 @@ def null_advantage(n1: Positive, n0: Positive) -> float:
 
 
 @checked
-def ppv(tpr: Rates, fpr: Rates, prior: Rates):
+def ppv(tpr: Rates, fpr: Rates, prior: Rates) -> float | np.ndarray:
     """Positive predictive value, the share of members among those called members:
     prior TPR / (prior TPR + (1 - prior) FPR).
 
@@ -337,18 +344,25 @@ def ppv(tpr: Rates, fpr: Rates, prior: Rates):
         >>> round(float(ppv(tpr=0.05, fpr=0.001, prior=0.1)), 3)  # one sample in ten is a member
         0.847
     """
-    tpr, fpr, prior = (np.asarray(value, np.float64) for value in (tpr, fpr, prior))
-    true_positives = np.asarray(prior * tpr)
+    prior = np.asarray(prior, np.float64)
+    true_positives = np.asarray(prior * np.asarray(tpr, np.float64))
+    false_positives = np.asarray((1 - prior) * np.asarray(fpr, np.float64))
     with np.errstate(invalid="ignore"):
-        return true_positives / (true_positives + (1 - prior) * fpr)
+        return true_positives / (true_positives + false_positives)
 
 
 def measurable(metric: str, n0: int) -> bool:
     """Whether n0 non-members are enough for a metric: a TPR such as "tpr@0.01" needs 10 allowed
     false positives; every other metric can always be measured.
     """
-    fpr = metric.partition("tpr@")[2]
-    return not fpr or bool(allowed(float(fpr), n0) >= MIN_FALSE_POSITIVES)
+    if "tpr@" not in metric:
+        return True
+    return bool(allowed(rate_of(metric), n0) >= MIN_FALSE_POSITIVES)
+
+
+def rate_of(metric: str) -> float:
+    """The FPR in a metric's name, such as "tpr@0.01"; 0 where there is none."""
+    return float(metric.partition("tpr@")[2] or 0)
 
 
 @checked

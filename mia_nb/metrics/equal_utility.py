@@ -19,6 +19,7 @@ from mia_nb.metrics.frontier_table import (
     of_strongest_attack,
     value_range,
 )
+from mia_nb.metrics.pairs import rows_of_pairs
 from mia_nb.metrics.uncertainty import interval
 
 UTILITY = {"test_acc": 1, "train_loss": -1, "gap": 1}  # 1: grows as a model learns, -1: falls
@@ -41,14 +42,12 @@ MATCHED = [  # columns; over_samples, by, metric and baseline follow
 
 
 class Curve(NamedTuple):
-    """One family along training: utility (checkpoints, pairs), leakage (checkpoints, pairs, 1 +
-    n_resamples), attacks and queries.
-    """
+    """One family along training, by checkpoint."""
 
-    utility: np.ndarray
-    leakage: np.ndarray
+    utility: np.ndarray  # (checkpoints, pairs)
+    leakage: np.ndarray  # (checkpoints, pairs, 1 + n_resamples): the value, then its resamples
     attack: list[str]
-    queries: np.ndarray
+    queries: np.ndarray  # (checkpoints,)
     last_test_acc: float
 
 
@@ -106,74 +105,41 @@ def matched(
     choice of pairs. The places of the crossings and the choice of the strongest attack are not
     resampled. Equal accuracy does not make models equal otherwise.
     """
-    _check_matched(table, by, metric, baseline, attack)
+    _check_table(table, by, metric)
+    _check_names(table, baseline, attack)
     over_samples = has_draws(table, metric)
-    curves = {
-        family: _curve(rows, by, metric, over_samples)
-        for family, rows in _of_attack(table, metric, attack).groupby("family", sort=False)
-    }
+    curves = {}
+    for family, rows in _rows_of_attack(table, metric, attack).groupby("family", sort=False):
+        curves[family] = _curve(rows, by, metric, over_samples)
     reason = ""
     if levels is None:
-        levels, reason = _common_levels(curves, by)
+        covered = _covered_ranges(curves, by)
+        levels = _common_levels(covered)
+        if not len(levels):
+            ranges = ", ".join(f"{name} {a:.4g} to {b:.4g}" for name, (a, b) in covered.items())
+            reason = (
+                f"no level of {by} is passed by all families: {ranges}; save earlier or later"
+                " checkpoints"
+            )
     rows = []
     for level in np.atleast_1d(levels):
-        rows += _at_level(float(level), curves, by, metric, baseline, confidence)
-    out = pd.DataFrame(rows, columns=MATCHED).assign(
+        rows += _rows_at_level(float(level), curves, by, metric, baseline, confidence)
+    result = pd.DataFrame(rows, columns=MATCHED).assign(
         over_samples=over_samples, by=by, metric=metric, baseline=baseline or ""
     )
-    out.attrs = {"reason": reason}
-    return out
+    result.attrs = {"reason": reason}
+    return result
 
 
-def _of_attack(table: pd.DataFrame, metric: str, attack: str) -> pd.DataFrame:
-    """The rows of one attack at each checkpoint of each family: the one named, or the strongest."""
-    if attack == "max":
-        return of_strongest_attack(table, metric)
-    of_it = table["attack"] == attack
-    measured = of_it.groupby([table["family"], table["epoch"]], sort=False).any()
-    if not measured.all():
-        family, epoch = measured.idxmin()
-        raise ValueError(
-            f"{family} has no {attack} at epoch {epoch}: run it there, or say attack='max'"
-        )
-    return table[of_it]
-
-
-def _common_levels(curves: dict[str, Curve], by: str) -> tuple[Sequence[float], str]:
-    """(levels inside the range that all families' mean curves cover; why there are none, or "")."""
-    sign = UTILITY[by]
-    covered = {}  # from the first checkpoint to the best
-    for family, curve in curves.items():
-        mean = curve.utility.mean(1)
-        best = sign * (sign * mean).max()  # max, or min of a falling utility
-        covered[family] = sorted((mean[0], best))
-    low = max(start for start, _ in covered.values())
-    high = min(end for _, end in covered.values())
-    if low < high:
-        return np.linspace(low, high, LEVELS + 2)[1:-1], ""
-    words = ", ".join(f"{name} {a:.4g} to {b:.4g}" for name, (a, b) in covered.items())
-    return [], (
-        f"no level of {by} is passed by all families: {words}; save earlier or later checkpoints"
-    )
-
-
-def _check_matched(
-    table: pd.DataFrame, by: str, metric: str, baseline: str | None, attack: str
-) -> None:
+def _check_table(table: pd.DataFrame, by: str, metric: str) -> None:
+    """ValueError unless the table has these columns, and the same targets and pairs everywhere."""
     one_of("by", by, UTILITY)
     need_columns(table, (by, "test_acc", "queries"), "matched")
     one_of("metric", metric, measured_columns(table))
-    families = list(table["family"].unique())
-    attacks = sorted(table["attack"].unique())
-    targets_at = {
-        key: sorted(zip(rows["target"], rows["pair"], strict=True))
-        for key, rows in table.groupby(list(KEYS), sort=False)
-    }
+    targets_at = {}
+    for key, rows in table.groupby(list(KEYS), sort=False):
+        targets_at[key] = sorted(zip(rows["target"], rows["pair"], strict=True))
     first = next(iter(targets_at))
-    if baseline is not None and baseline not in families:
-        raise ValueError(f"baseline={baseline!r} is not one of the families {families}")
-    if attack not in ("max", *attacks):
-        raise ValueError(f"attack={attack!r} is not in the table: it holds {attacks}, or say max")
     for key, targets in targets_at.items():
         if targets != targets_at[first]:
             raise ValueError(
@@ -182,31 +148,80 @@ def _check_matched(
             )
 
 
+def _check_names(table: pd.DataFrame, baseline: str | None, attack: str) -> None:
+    """ValueError for a baseline or an attack that the table does not have."""
+    families = list(table["family"].unique())
+    if baseline is not None and baseline not in families:
+        raise ValueError(f"baseline={baseline!r} is not one of the families {families}")
+    attacks = sorted(table["attack"].unique())
+    if attack not in ("max", *attacks):
+        raise ValueError(f"attack={attack!r} is not in the table: it holds {attacks}, or say max")
+
+
+def _rows_of_attack(table: pd.DataFrame, metric: str, attack: str) -> pd.DataFrame:
+    """The rows of one attack at each checkpoint of each family: the one named, or the strongest."""
+    if attack == "max":
+        return of_strongest_attack(table, metric)
+    has_attack = table["attack"] == attack
+    measured = has_attack.groupby([table["family"], table["epoch"]], sort=False).any()
+    if not measured.all():
+        family, epoch = measured.idxmin()
+        raise ValueError(
+            f"{family} has no {attack} at epoch {epoch}: run it there, or say attack='max'"
+        )
+    return table[has_attack]
+
+
+def _covered_ranges(curves: dict[str, Curve], by: str) -> dict[str, tuple[float, float]]:
+    """{family: (smallest, largest) mean utility from the first checkpoint to the best}."""
+    covered = {}
+    for family, curve in curves.items():
+        mean = curve.utility.mean(1)
+        best = mean.max() if UTILITY[by] == 1 else mean.min()
+        covered[family] = tuple(sorted((mean[0], best)))
+    return covered
+
+
+def _common_levels(covered: dict[str, tuple[float, float]]) -> Sequence[float]:
+    """Evenly spaced levels inside the range that all families cover; none where there is none."""
+    low = max(smallest for smallest, _ in covered.values())
+    high = min(largest for _, largest in covered.values())
+    if low < high:
+        return np.linspace(low, high, LEVELS + 2)[1:-1]
+    return []
+
+
 def _curve(rows: pd.DataFrame, by: str, metric: str, over_samples: bool) -> Curve:
     """One family, from its rows of one attack at each checkpoint."""
-    steps = [step for _, step in rows.groupby("epoch")]
-    queries = [pd.to_numeric(step["queries"]).min() for step in steps]
+    checkpoints = [checkpoint for _, checkpoint in rows.groupby("epoch")]
+    utility = []
+    leakage = []
+    queries = []
+    for checkpoint in checkpoints:
+        pair = checkpoint["pair"].to_numpy()
+        utility.append(_pair_means(checkpoint[by].to_numpy(float), pair))
+        values = checkpoint[[metric]].to_numpy(float)
+        if over_samples:
+            values = np.hstack([values, np.stack(checkpoint[f"{metric}_draws"])])
+        leakage.append(_pair_means(values, pair))
+        queries.append(pd.to_numeric(checkpoint["queries"]).min())
+    last = checkpoints[-1]
+    last_test_acc = _pair_means(last["test_acc"].to_numpy(float), last["pair"].to_numpy()).mean()
     return Curve(
-        utility=np.array([_of_pairs(step, by)[:, 0] for step in steps]),
-        leakage=np.array([_of_pairs(step, metric, with_draws=over_samples) for step in steps]),
-        attack=[step["attack"].iloc[0] for step in steps],
+        utility=np.array(utility),
+        leakage=np.array(leakage),
+        attack=[checkpoint["attack"].iloc[0] for checkpoint in checkpoints],
         queries=np.array(queries, float),
-        last_test_acc=_of_pairs(steps[-1], "test_acc").mean(),
+        last_test_acc=last_test_acc,
     )
 
 
-def _of_pairs(rows: pd.DataFrame, column: str, *, with_draws: bool = False) -> np.ndarray:
-    """(pairs, 1): means over the targets of each pair, pairs ascending. With draws (pairs, 1 +
-    n_resamples), followed by the same on resamples.
-    """
-    values = rows[[column]].to_numpy(float)
-    if with_draws:
-        values = np.hstack([values, np.stack(rows[f"{column}_draws"])])
-    pairs, unit = np.unique(rows["pair"], return_inverse=True)
-    return np.stack([values[unit == i].mean(0) for i in range(len(pairs))])
+def _pair_means(values: np.ndarray, pair: np.ndarray) -> np.ndarray:
+    """(pairs, ...) mean of values (targets, ...) over the targets of each pair, pairs ascending."""
+    return np.stack([values[rows].mean(0) for rows in rows_of_pairs(pair)])
 
 
-def _at_level(
+def _rows_at_level(
     level: float,
     curves: dict[str, Curve],
     by: str,
@@ -215,36 +230,36 @@ def _at_level(
     confidence: float,
 ) -> list[dict]:
     """One row per family: its mean over pairs, and the difference from the baseline on the same."""
-    at_level = {
-        family: _interpolated(curve, level, UTILITY[by]) for family, curve in curves.items()
-    }
+    smallest, largest = value_range(metric)
+    largest_difference = largest - smallest
+    at_level = {}
+    checkpoints = {}
+    for family, curve in curves.items():
+        at_level[family], checkpoints[family] = _interpolated(curve, level, UTILITY[by])
     rows = []
-    for family, (values, used) in at_level.items():
-        base = {}
-        if baseline not in (None, family):
-            base = at_level[baseline][0]
-        both = np.array([values[pair] - base[pair] for pair in values if pair in base])
-        smallest, largest = value_range(metric)
-        mean, low, high = _mean_and_ends(
-            np.array([*values.values()]), confidence=confidence, within=(smallest, largest)
-        )
-        span = largest - smallest
+    for family, leakage in at_level.items():
+        other = {}
+        if baseline is not None and baseline != family:
+            other = at_level[baseline]
+        differences = [leakage[pair] - other[pair] for pair in leakage if pair in other]
+        value, low, high = _mean_and_ends(list(leakage.values()), confidence, (smallest, largest))
         difference, difference_low, difference_high = _mean_and_ends(
-            both, confidence=confidence, within=(-span, span)
+            differences, confidence, (-largest_difference, largest_difference)
         )
         curve = curves[family]
+        used = checkpoints[family]
         rows.append(
             {
                 "level": level,
                 "family": family,
-                "value": mean,
+                "value": value,
                 "low": low,
                 "high": high,
                 "difference": difference,
                 "difference_low": difference_low,
                 "difference_high": difference_high,
-                "pairs": len(values),
-                "difference_pairs": len(both),
+                "pairs": len(leakage),
+                "difference_pairs": len(differences),
                 "attack": ", ".join(dict.fromkeys(curve.attack[at] for at in used)),
                 "queries": curve.queries[used].min() if used else np.nan,
                 "last_test_acc": curve.last_test_acc,
@@ -254,22 +269,34 @@ def _at_level(
 
 
 def _mean_and_ends(
-    values: np.ndarray, *, confidence: float = 0.95, within: tuple[float, float] | None = None
+    pair_values: list[np.ndarray], confidence: float, within: tuple[float, float]
 ) -> tuple[float, float, float]:
-    """(mean, low, high) by `interval` of values (pairs, 1 + n_resamples); NaN ends below two pairs,
-    all NaN without any. within: as there.
+    """(mean, low, high) over pairs by `interval`; NaN ends below two pairs, all NaN without any.
+
+    Parameters:
+        pair_values: for each pair (1 + n_resamples,), the value and its resamples.
+        confidence, within: as for `interval`.
     """
+    if not pair_values:
+        return np.nan, np.nan, np.nan
+    table = np.array(pair_values)
+    values = table[:, 0]
+    mean = float(values.mean())
     if len(values) < 2:
-        return float(values[0, 0]) if len(values) else np.nan, np.nan, np.nan
-    resampled = values[:, 1:].T if values.shape[1] > 1 else None
-    low, high = interval(
-        values[:, 0], np.arange(len(values)), resampled, confidence=confidence, within=within
-    )
-    return float(values[:, 0].mean()), float(low), float(high)
+        return mean, np.nan, np.nan
+    resampled = None
+    if table.shape[1] > 1:
+        resampled = table[:, 1:].T
+    pair = np.arange(len(values))
+    low, high = interval(values, pair, resampled, confidence=confidence, within=within)
+    return mean, float(low), float(high)
 
 
 def _interpolated(curve: Curve, level: float, sign: int) -> tuple[dict[int, np.ndarray], list[int]]:
-    """({pair: leakage at the level and its resamples}, checkpoints used)."""
+    """({pair: leakage at the level and its resamples}, checkpoints next to the level).
+
+    sign: 1 for a utility that grows as a model learns, -1 for one that falls.
+    """
     values = {}
     checkpoints = set()
     for pair, utility in enumerate(curve.utility.T):

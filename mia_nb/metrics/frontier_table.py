@@ -10,7 +10,7 @@ from mia_nb.checks import checked, whole
 from mia_nb.metrics.bootstrap import RESAMPLES, bootstrap
 from mia_nb.metrics.curve import rates
 from mia_nb.metrics.pairs import numbered, same_masks
-from mia_nb.metrics.targets import FPR, names, per_target
+from mia_nb.metrics.targets import FPR, metric_names, per_target
 from mia_nb.metrics.uncertainty import interval, metric_interval, with_ends
 from mia_nb.types import Scores
 
@@ -66,19 +66,22 @@ def frontier(
                 " families are matched target by target, train them on the same masks and score the"
                 " same targets"
             )
-    of_rates = []
+    details_of_rates = []
     for x in fpr:
-        of_rates += [f"tpr@{x:g}_measurable", f"tpr@{x:g}_tp", f"tpr@{x:g}_fewer"]
-    columns = ["target", *FACTS, *names(fpr), *of_rates, "n1", "n0", "queries"]
+        details_of_rates += [f"tpr@{x:g}_measurable", f"tpr@{x:g}_tp", f"tpr@{x:g}_fewer"]
+    columns = ["target", *FACTS, *metric_names(fpr), *details_of_rates, "n1", "n0", "queries"]
     tables = []
-    for key, scores in flat.items():
-        table = per_target({key[2]: scores}, fpr)[columns]
+    for (family, epoch, attack), scores in flat.items():
+        table = per_target({attack: scores}, fpr)[columns]
         table.insert(1, "pair", numbered(scores.pair))
         if n_resamples:
             drawn = bootstrap(scores, fpr, n_resamples=n_resamples, seed=seed)
-            draws = {f"{name}_draws": list(values.T) for name, values in drawn.items()}
-            table = table.assign(**draws)
-        tables.append(pd.DataFrame([key] * len(table), columns=KEYS).join(table))
+            for name, values in drawn.items():
+                table[f"{name}_draws"] = list(values.T)
+        table.insert(0, "family", family)
+        table.insert(1, "epoch", epoch)
+        table.insert(2, "attack", attack)
+        tables.append(table)
     return pd.concat(tables, ignore_index=True)
 
 
@@ -130,7 +133,9 @@ def value_range(column: str) -> tuple[float, float]:
     """The smallest and the largest value that a column can have."""
     if column.endswith("loss"):
         return 0, np.inf
-    return (-1, 1) if column == "gap" else (0, 1)
+    if column == "gap":
+        return -1, 1
+    return 0, 1
 
 
 def has_draws(table: pd.DataFrame, metric: str) -> bool:
@@ -139,15 +144,16 @@ def has_draws(table: pd.DataFrame, metric: str) -> bool:
     """
     if f"{metric}_draws" not in table:
         return False
-    sizes = {
-        len(drawn) if isinstance(drawn, np.ndarray) else 0 for drawn in table[f"{metric}_draws"]
-    }
+    sizes = set()
+    for drawn in table[f"{metric}_draws"]:
+        # NaN in rows of a frontier without draws that was joined to one with them
+        sizes.add(len(drawn) if isinstance(drawn, np.ndarray) else 0)
     if len(sizes) > 1:
         raise ValueError(
             f"rows hold {sorted(sizes)} draws over samples: make the frontier of all families in"
             " one call"
         )
-    return 0 not in sizes
+    return sizes != {0}
 
 
 def _mean_of_column(
@@ -156,7 +162,8 @@ def _mean_of_column(
     """(mean, low, high) of a column, for metrics as in `summary`; NaN ends with one pair, which
     says nothing about training.
     """
-    mean = rows[column].mean(skipna=column not in FACTS)  # of all targets, or not known
+    # a fact that is not known of one target is not known of their mean
+    mean = rows[column].mean(skipna=column not in FACTS)
     pair = rows["pair"]
     if pair.nunique() < 2:
         return mean, np.nan, np.nan
@@ -173,19 +180,20 @@ def of_strongest_attack(table: pd.DataFrame, metric: str) -> pd.DataFrame:
     table = table.reset_index(drop=True)
     # each row's mean over the targets of its attack, and the first row of the largest one
     means = table.groupby(list(KEYS), sort=False)[metric].transform("mean")
-    checkpoint = [table["family"], table["epoch"]]
-    row_of_largest = means.groupby(checkpoint, sort=False).transform("idxmax")
+    by_checkpoint = means.groupby([table["family"], table["epoch"]], sort=False)
+    row_of_largest = by_checkpoint.transform("idxmax")
     strongest = table.loc[row_of_largest, "attack"]
     return table[table["attack"].to_numpy() == strongest.to_numpy()]
 
 
 def need_columns(table: pd.DataFrame, columns: tuple[str, ...], who: str) -> None:
     """ValueError, naming the function `who`, unless a table is a `frontier` with these columns."""
-    columns = (*KEYS, "target", "pair", *columns)
-    lacks = ", ".join(name for name in columns if name not in table.columns)
-    if lacks:
+    needed = (*KEYS, "target", "pair", *columns)
+    missing = [name for name in needed if name not in table.columns]
+    if missing:
         raise ValueError(
-            f"{who} got columns {list(table.columns)}; {lacks} missing: pass metrics.frontier(runs)"
+            f"{who} got columns {list(table.columns)}; {', '.join(missing)} missing: pass"
+            " metrics.frontier(runs)"
         )
     if not len(table):
         raise ValueError(f"{who} got a table without rows: nothing was measured")

@@ -13,18 +13,17 @@ from mia_nb import escape
 from mia_nb.arguments import Array, Count, Several
 from mia_nb.checks import checked
 from mia_nb.metrics.bootstrap import RESAMPLES, bootstrap
-from mia_nb.metrics.curve import MIN_FALSE_POSITIVES
+from mia_nb.metrics.curve import measurable
 from mia_nb.metrics.table_text import percent_interval, share_interval
-from mia_nb.metrics.targets import per_target, per_target_metrics, smallest
+from mia_nb.metrics.targets import per_target, smallest
 from mia_nb.metrics.uncertainty import DIFFERENCE, interval, intervals_of_rows, with_ends
 from mia_nb.types import Scores
 
-# with fewer members or non-members a group has no metrics; with fewer than FEW no comparison
-FEWEST, FEW = 5, 30
+FEWEST = 5  # with fewer members or non-members a group has no metrics
+FEW = 30  # with fewer members or non-members a group is compared with no other
 RATE = 0.1  # false positive rate at which groups have a TPR
-ENDS = ("", "_low", "_high")
-METRICS = ("auc", f"tpr@{RATE:g}")
-UNKNOWN = [f"{metric}{end}" for metric in METRICS for end in ENDS]
+TPR = f"tpr@{RATE:g}"
+METRICS = ("auc", TPR)
 
 
 @checked
@@ -66,26 +65,34 @@ def by_group(
         groups = groups.astype(str)
     if groups.shape != scores.value.shape[1:]:
         raise ValueError(f"groups have shape {groups.shape}; wanted {scores.value.shape[1:]}")
+    if among is None:
+        among = np.unique(groups)
     rows = {}
-    compared = {}
-    for number, group in enumerate(np.unique(groups) if among is None else among):
+    areas = {}  # of the groups that are compared: AUC of each target, and the same on resamples
+    for number, group in enumerate(among):
         # NaN, which equals nothing, is a group too, as for the bootstrap
         inside = pd.isna(groups) if pd.isna(group) else groups == group
         part = replace(scores, value=scores.value[:, inside], member=scores.member[:, inside])
         n1, n0 = smallest(part)
-        row = dict.fromkeys(UNKNOWN, math.nan)
+        row = {}
+        for metric in METRICS:
+            row |= with_ends(metric, math.nan, math.nan, math.nan)
         if min(n1, n0) >= FEWEST:
             # groups share no sample, so each has resamples of its own
             drawn = bootstrap(part, (RATE,), n_resamples=n_resamples, seed=seed + number)
-            table = intervals_of_rows(per_target(part, (RATE,)), drawn)
+            targets = per_target(part, (RATE,))
+            table = intervals_of_rows(targets, drawn)
             for metric in METRICS:
                 row |= with_ends(metric, *table.loc[metric])
             if min(n1, n0) >= FEW:
-                compared[group] = (per_target_metrics(part, ())[:, 0], drawn["auc"])
+                areas[group] = (targets["auc"].to_numpy(), drawn["auc"])
         rows[group] = row | {"n1": n1, "n0": n0, "remark": _remark(n1, n0)}
-    above = _above(compared, scores.pair)
+    above = _above_others(areas, scores.pair)
     for group, row in rows.items():
-        row |= above.get(group, with_ends("above", math.nan, math.nan, math.nan))
+        if group in above:
+            row |= above[group]
+        else:
+            row |= with_ends("above", math.nan, math.nan, math.nan)
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("group")
 
 
@@ -96,27 +103,36 @@ def _remark(n1: int, n0: int) -> str:
     remarks = []
     if min(n1, n0) < FEW:
         remarks.append("few")
-    if n0 * RATE < MIN_FALSE_POSITIVES:
+    if not measurable(TPR, n0):
         remarks.append("tpr n/m")
     return ", ".join(remarks)
 
 
-def _above(compared: dict, pair: np.ndarray) -> dict[object, dict[str, float]]:
-    """{group: its AUC minus the mean of the others', with adjusted ends}."""
-    count = len(compared)
+def _above_others(
+    areas: dict[object, tuple[np.ndarray, np.ndarray]], pair: np.ndarray
+) -> dict[object, dict[str, float]]:
+    """{group: its AUC minus the mean of the others', with adjusted ends}.
+
+    areas: {group: (AUC of each target, the same on resamples)}.
+    """
+    count = len(areas)
     if count < 2:
         return {}
-    value = np.stack([areas for areas, _ in compared.values()])
-    drawn = np.stack([areas for _, areas in compared.values()])
-    # value - mean of the others = count / (count - 1) times (value - mean of all)
-    value = (value - value.mean(0)) * count / (count - 1)
-    drawn = (drawn - drawn.mean(0)) * count / (count - 1)
+    value = _minus_others(np.stack([auc for auc, _ in areas.values()]))
+    drawn = _minus_others(np.stack([auc for _, auc in areas.values()]))
+    level = 1 - 0.05 / count
     rows = {}
-    for i, group in enumerate(compared):
-        level = 1 - 0.05 / count
+    for i, group in enumerate(areas):
         low, high = interval(value[i], pair, drawn[i], confidence=level, within=DIFFERENCE)
         rows[group] = with_ends("above", value[i].mean(), low, high)
     return rows
+
+
+def _minus_others(values: np.ndarray) -> np.ndarray:
+    """Values (groups, ...), from each of which the mean of the other groups is subtracted."""
+    count = len(values)
+    # the difference from the mean of all, which holds the value itself, is smaller by this factor
+    return (values - values.mean(0)) * count / (count - 1)
 
 
 def largest_contribution(table: pd.DataFrame, what: str = "classes or groups") -> str:
@@ -124,23 +140,23 @@ def largest_contribution(table: pd.DataFrame, what: str = "classes or groups") -
 
     A group is named only if an interval adjusted for the number of groups lies above the others.
     """
-    able = table.dropna(subset="above")
-    if len(able) < 2:
+    compared = table.dropna(subset="above")
+    if len(compared) < 2:
         return ""
-    small = f" ({len(table) - len(able)} were too small)" if len(able) < len(table) else ""
-    out = able[able["above_low"] > 0].sort_values("above", ascending=False)
-    if out.empty:
-        return f"None of the {len(able)} {what} is clearly more exposed than the others{small}."
+    too_small = len(table) - len(compared)
+    small = f" ({too_small} were too small)" if too_small else ""
+    exposed = compared[compared["above_low"] > 0].sort_values("above", ascending=False)
+    if exposed.empty:
+        return f"None of the {len(compared)} {what} is clearly more exposed than the others{small}."
     kind = "class" if what == "classes" else "group"
-    largest = [
-        f"{_group_name(name, kind)} (AUC {row['auc']:.3f}; {100 * row['above_low']:.1f} to"
-        f" {100 * row['above_high']:.1f} points)"
-        for name, row in out.head(3).iterrows()
-    ]
-    more = f" and {len(out) - 3} more" if len(out) > 3 else ""
+    largest = []
+    for name, row in exposed.head(3).iterrows():
+        points = f"{100 * row['above_low']:.1f} to {100 * row['above_high']:.1f} points"
+        largest.append(f"{_group_name(name, kind)} (AUC {row['auc']:.3f}; {points})")
+    more = f" and {len(exposed) - 3} more" if len(exposed) > 3 else ""
     return (
         f"Largest contribution: {', '.join(largest)}{more} above the mean of the others"
-        f" (intervals adjusted for comparing {len(able)} {what}){small}."
+        f" (intervals adjusted for comparing {len(compared)} {what}){small}."
     )
 
 
@@ -154,19 +170,21 @@ def readable_groups(table: pd.DataFrame) -> pd.DataFrame:
     """A `by_group` table as text for people: "0.626 [0.611, 0.640]", a rate "17 % [15, 19]", and
     n/m for small groups.
     """
-    rows = [row for _, row in table.iterrows()]
-    tpr = f"tpr@{RATE:g}"
+    tpr = _cells(table, TPR, percent_interval)
     view = {
-        "AUC": [_cell(row, "auc", share_interval) for row in rows],
-        f"TPR at {100 * RATE:g} % FPR": [
-            "n/m" if "n/m" in row["remark"] else _cell(row, tpr, percent_interval) for row in rows
-        ],
-        "above the others": [_cell(row, "above", share_interval) for row in rows],
+        "AUC": _cells(table, "auc", share_interval),
+        f"TPR at {100 * RATE:g} % FPR": tpr.mask(table["remark"].str.contains("n/m"), "n/m"),
+        "above the others": _cells(table, "above", share_interval),
     }
     return pd.DataFrame(view, index=table.index).assign(**table[["n1", "n0"]])
 
 
-def _cell(row: pd.Series, name: str, text_of: Callable[[float, float, float], str]) -> str:
-    """A value of a group and its ends as text."""
-    value, low, high = (row[f"{name}{end}"] for end in ENDS)
-    return "n/m" if math.isnan(value) else text_of(value, low, high)
+def _cells(
+    table: pd.DataFrame, name: str, text_of: Callable[[float, float, float], str]
+) -> pd.Series:
+    """A value of each group and its ends as text; n/m where it is NaN."""
+    texts = []
+    for _, row in table.iterrows():
+        value, low, high = row[[name, f"{name}_low", f"{name}_high"]]
+        texts.append("n/m" if math.isnan(value) else text_of(value, low, high))
+    return pd.Series(texts, index=table.index)

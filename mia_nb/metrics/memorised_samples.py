@@ -4,7 +4,7 @@ the largest that noise allows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cache
 from itertools import combinations
 from math import comb
@@ -19,7 +19,10 @@ from mia_nb.metrics.pairs import rows_of_pairs
 from mia_nb.metrics.uncertainty import half_width
 from mia_nb.types import Signals
 
-GROUPS = 20  # blocks of samples left out in turn
+BLOCKS = 20  # blocks of samples left out in turn
+Half = tuple[int, ...]  # numbers of pairs of models
+Cut = tuple[Half, Half]
+Means = Callable[[Half], np.ndarray]
 
 
 @checked
@@ -42,16 +45,20 @@ def memorisation(signals: Signals, attack: str | None = None) -> np.ndarray:
     Source: Feldman and Zhang, NeurIPS 2020, with the margin, which does not saturate, in place of
     correctness.
     """
-    scores = score("loss" if attack is None else attack, signals)
-    value = signals.margin.mean(1)[:, ~signals.population] if attack is None else scores.value
+    if attack is None:
+        scores = score("loss", signals)  # for its masks and pairs
+        value = signals.margin.mean(1)[:, ~signals.population]
+    else:
+        scores = score(attack, signals)
+        value = scores.value
     pairs = rows_of_pairs(scores.pair)
-    if any(
-        len(rows) != 2 or (scores.member[rows[0]] == scores.member[rows[1]]).any() for rows in pairs
-    ):
-        raise ValueError(
-            "these models are not complementary pairs: memorisation compares a model and its"
-            " complementary model; train split=pairs"
-        )
+    for rows in pairs:
+        member = scores.member[rows]
+        if len(rows) != 2 or (member[0] == member[1]).any():
+            raise ValueError(
+                "these models are not complementary pairs: memorisation compares a model and its"
+                " complementary model; train split=pairs"
+            )
     gain = np.where(scores.member, value, -value)
     return np.stack([gain[rows].sum(0) for rows in pairs])
 
@@ -98,47 +105,49 @@ def agreement(
     """
     if len(pools) < 2:
         raise ValueError(f"agreement got {len(pools)} pool: pass two or more, {{name: signals}}")
-    first, *others = pools.values()
-    least = 1 if attack is None else 2
-    pairs = rows_of_pairs(score("loss", first).pair)
-    if any(not np.array_equal(later_pool.member, first.member) for later_pool in others):
+    first_pool = next(iter(pools.values()))
+    for pool in pools.values():
+        if not np.array_equal(pool.member, first_pool.member):
+            raise ValueError(
+                "the pools have different membership: compare recipes on the same masks,"
+                " training.family_pools makes them"
+            )
+    pairs = rows_of_pairs(score("loss", first_pool).pair)
+    fewest = 1 if attack is None else 2  # pairs in a half: an attack takes one as references
+    if len(pairs) < 2 * fewest:
         raise ValueError(
-            "the pools have different membership: compare recipes on the same masks,"
-            " training.family_pools makes them"
-        )
-    if len(pairs) < 2 * least:
-        raise ValueError(
-            f"{len(pairs)} pairs of models: two halves need {2 * least} or more; train more models"
+            f"{len(pairs)} pairs of models: two halves need {2 * fewest} or more; train more models"
         )
     means = _means(list(pools.values()), attack, pairs)
     numbers = list(range(len(pairs)))
-    samples = int((~first.population).sum())
-    point = _correlations(means, _cuts(numbers, splits), np.ones(samples, bool))
+    samples = int((~first_pool.population).sum())
+    estimate = _correlations(means, _cuts(numbers, splits), np.ones(samples, bool))
     jackknives = [_without_a_block(means, numbers, splits, samples)]
     covers = "samples"
-    units = GROUPS
-    if len(pairs) > 2 and (len(pairs) - 1) // 2 >= least:
+    units = BLOCKS
+    if len(pairs) > 2 and (len(pairs) - 1) // 2 >= fewest:
         jackknives.append(_without_a_pair(means, numbers, splits, samples))
         covers = "samples and pairs"
         units = len(pairs)
 
     rows = []
-    for (i, one), (j, other) in combinations(enumerate(pools), 2):
-        ratio, ceiling = _ratio(point, i, j)
-        errors = [_spread(_ratio(estimates, i, j)[0]) for estimates in jackknives]
+    names = list(pools)
+    for i, j in combinations(range(len(names)), 2):
+        ratio, ceiling = _ratio(estimate, i, j)
+        errors = [_jackknife_error(_ratio(left_out, i, j)[0]) for left_out in jackknives]
         # the square of hypot is the sum of the variances
         half = half_width(np.hypot.reduce(errors) ** 2, units)
         rows.append(
             {
-                "first": one,
-                "second": other,
-                "correlation": point[i, j],
+                "first": names[i],
+                "second": names[j],
+                "correlation": estimate[i, j],
                 "ceiling": ceiling,
                 "ratio": ratio,
                 "low": ratio - half,
                 "high": ratio + half,
-                "first_reliability": point[i, i],
-                "second_reliability": point[j, j],
+                "first_reliability": estimate[i, i],
+                "second_reliability": estimate[j, j],
                 "samples": samples,
                 "pairs": len(pairs),
                 "covers": covers,
@@ -147,53 +156,63 @@ def agreement(
     return pd.DataFrame(rows)
 
 
-def _means(pools: list[Signals], attack: str | None, pairs: list[np.ndarray]) -> Callable:
-    """A function from pairs of models to the samples' mean memorisation in them, (pools, N), which
-    is computed once for the same pairs.
+def _means(pools: list[Signals], attack: str | None, pairs: list[np.ndarray]) -> Means:
+    """A function from numbers of pairs to the samples' mean memorisation in them, (pools, N). It
+    remembers its results, since the same halves are asked for again and again.
     """
-    by_margin = [memorisation(pool) for pool in pools] if attack is None else []
+    if attack is None:
+        of_pairs = [memorisation(pool) for pool in pools]
+
+        @cache
+        def margin_means(chosen: tuple[int, ...]) -> np.ndarray:
+            return np.stack([values[list(chosen)].mean(0) for values in of_pairs])
+
+        return margin_means
 
     @cache
-    def means(chosen: tuple[int, ...]) -> np.ndarray:
-        if attack is None:
-            memorised = [values[list(chosen)] for values in by_margin]
-        else:
-            rows = np.concatenate([pairs[u] for u in chosen])
-            memorised = [memorisation(pool.select(models=rows), attack) for pool in pools]
-        return np.stack([values.mean(0) for values in memorised])
+    def attack_means(chosen: tuple[int, ...]) -> np.ndarray:
+        # the attack runs on these models alone, so that their references are among them
+        rows = np.concatenate([pairs[number] for number in chosen])
+        return np.stack([memorisation(pool.select(models=rows), attack).mean(0) for pool in pools])
 
-    return means
+    return attack_means
 
 
-def _correlations(means: Callable, cuts: Iterable[tuple], kept: np.ndarray) -> np.ndarray:
+def _correlations(means: Means, cuts: list[Cut], kept: np.ndarray) -> np.ndarray:
     """(pools, pools) Spearman correlation between opposite halves, on the samples kept: the mean
     over cuts and directions.
     """
     correlations = []
-    for cut in cuts:
-        ranks = (pd.DataFrame(means(side)[:, kept]).rank(axis=1).to_numpy() for side in cut)
-        x, y = (r - r.mean(1, keepdims=True) for r in ranks)
+    for half, other_half in cuts:
+        x = _centred_ranks(means(half)[:, kept])
+        y = _centred_ranks(means(other_half)[:, kept])
         size = np.sqrt(np.outer((x**2).sum(1), (y**2).sum(1)))
         across = np.divide(x @ y.T, size, out=np.zeros_like(size), where=size > 0)
         correlations.append((across + across.T) / 2)
     return np.mean(correlations, axis=0)
 
 
-def _without_a_block(means: Callable, numbers: list[int], splits: int, samples: int) -> np.ndarray:
-    """(GROUPS, pools, pools) correlations without each block of samples in turn."""
+def _centred_ranks(values: np.ndarray) -> np.ndarray:
+    """(rows, N) rank of each value in its row, minus the mean rank; ties share the mean rank."""
+    ranks = pd.DataFrame(values).rank(axis=1).to_numpy()
+    return ranks - ranks.mean(1, keepdims=True)
+
+
+def _without_a_block(means: Means, numbers: list[int], splits: int, samples: int) -> np.ndarray:
+    """(BLOCKS, pools, pools) correlations without each block of samples in turn."""
     cuts = _cuts(numbers, splits)
-    blocks = np.random.default_rng([0, 1]).permutation(samples) % GROUPS
-    return np.stack([_correlations(means, cuts, blocks != block) for block in range(GROUPS)])
+    blocks = np.random.default_rng([0, 1]).permutation(samples) % BLOCKS
+    return np.stack([_correlations(means, cuts, blocks != block) for block in range(BLOCKS)])
 
 
-def _without_a_pair(means: Callable, numbers: list[int], splits: int, samples: int) -> np.ndarray:
+def _without_a_pair(means: Means, numbers: list[int], splits: int, samples: int) -> np.ndarray:
     """(pairs, pools, pools) correlations without each pair of models in turn."""
-    everyone = np.ones(samples, bool)
-    left_out = []
-    for out in numbers:
-        fewer = [number for number in numbers if number != out]
-        left_out.append(_correlations(means, _cuts(fewer, splits), everyone))
-    return np.stack(left_out)
+    all_samples = np.ones(samples, bool)
+    correlations = []
+    for left_out in numbers:
+        others = [number for number in numbers if number != left_out]
+        correlations.append(_correlations(means, _cuts(others, splits), all_samples))
+    return np.stack(correlations)
 
 
 def rank_correlation(x: np.ndarray, y: np.ndarray) -> float:
@@ -202,23 +221,26 @@ def rank_correlation(x: np.ndarray, y: np.ndarray) -> float:
         return float(np.corrcoef(pd.Series(x).rank(), pd.Series(y).rank())[0, 1])
 
 
-def _cuts(units: list[int], splits: int) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Cuts into two equal halves (an odd pair is left out): all cuts if there are at most `splits`,
-    else random ones.
+def _cuts(numbers: list[int], splits: int) -> list[Cut]:
+    """Cuts of the pairs with these numbers into two equal halves (an odd pair is left out): all
+    cuts if there are at most `splits`, else random ones.
     """
-    size = len(units) // 2
-    unordered_cuts = comb(len(units), size) * comb(len(units) - size, size) // 2
-    if unordered_cuts <= splits:
-        every = []
-        for half in combinations(units, size):
-            rest = [unit for unit in units if unit not in half]
-            every += [(half, other) for other in combinations(rest, size) if half < other]
-        return every
-    rng = np.random.default_rng([0, 2])
+    size = len(numbers) // 2
+    number_of_cuts = comb(len(numbers), size) * comb(len(numbers) - size, size) // 2
     cuts = []
+    if number_of_cuts <= splits:
+        for half in combinations(numbers, size):
+            rest = [number for number in numbers if number not in half]
+            for other_half in combinations(rest, size):
+                if half < other_half:  # each cut once
+                    cuts.append((half, other_half))
+        return cuts
+    rng = np.random.default_rng([0, 2])
     for _ in range(splits):
-        order = rng.permutation(units).tolist()
-        cuts.append((tuple(sorted(order[:size])), tuple(sorted(order[size : 2 * size]))))
+        order = rng.permutation(numbers).tolist()
+        half = tuple(sorted(order[:size]))
+        other_half = tuple(sorted(order[size : 2 * size]))
+        cuts.append((half, other_half))
     return cuts
 
 
@@ -232,7 +254,7 @@ def _ratio(correlation: np.ndarray, i: int, j: int) -> tuple[np.ndarray, np.ndar
     return correlation[..., i, j] / ceiling, ceiling[()]
 
 
-def _spread(left_out: np.ndarray) -> float:
+def _jackknife_error(left_out: np.ndarray) -> float:
     """Jackknife standard error from estimates with one of n parts left out each."""
     n = len(left_out)
     return float(np.sqrt((n - 1) / n * ((left_out - left_out.mean()) ** 2).sum()))

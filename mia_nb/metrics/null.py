@@ -21,11 +21,12 @@ from mia_nb.metrics.pairs import (
     first_rows,
     need_membership,
     redraw,
+    rows_of_pairs,
     same_or_complement,
     units,
 )
 from mia_nb.metrics.targets import scored
-from mia_nb.types import Signals
+from mia_nb.types import Scores, Signals
 
 LEVEL = 0.001  # family-wise, after Holm's correction
 REDRAW_ERRORS = 4.0  # largest distance of the mean redrawn AUC from 1/2, in standard errors
@@ -39,6 +40,7 @@ TESTS = {
     "N3": "true membership",
 }
 COLUMNS = ["test", "attack", "value", "error", "p", "tests", "verdict"]
+Attack = Callable[..., Scores]
 
 
 class Check(NamedTuple):
@@ -71,11 +73,9 @@ class SelfTest(NamedTuple):
 
     def readable(self) -> pd.DataFrame:
         """The table for people: tests and attacks in words, "-" where a number is missing."""
-        names = {
-            "test": self.table["test"].replace(TESTS),
-            "attack": self.table["attack"].map(in_words),
-        }
-        view = self.table.assign(**names).round(4)
+        tests = self.table["test"].replace(TESTS)
+        attacks = self.table["attack"].map(in_words)
+        view = self.table.assign(test=tests, attack=attacks).round(4)
         return view.astype(object).where(view.notna(), "-")
 
 
@@ -120,44 +120,44 @@ def self_test(
         ValueError: when membership is hidden, no attack can run, or n_resamples < 2.
     """
     instance("attacks", attacks, dict | list | tuple)
-    attacks = attacks if isinstance(attacks, dict) else dict(find(attack) for attack in attacks)
+    if not isinstance(attacks, dict):
+        attacks = dict(find(attack) for attack in attacks)
     need_membership(signals, "the self-test needs it")
     rng = np.random.default_rng(seed)
     signals = _subset(signals, samples, rng)
     pair = units(signals.member[:, ~signals.population])
 
-    def of_signals(attack: Any) -> Callable:
+    def of_signals(attack: Any) -> Attack:
         """An attack as a function from signals to scores."""
         return partial(run_attack, attack, keep_complement=keep_complement)
 
-    attacks, refused = _willing(
-        {name: of_signals(attack) for name, attack in attacks.items() if name not in FITTED},
-        signals,
-    )
-    blind = attacks | {"mean reference margin": of_signals(_mean_reference_margin)}
+    tested = {name: of_signals(attack) for name, attack in attacks.items() if name not in FITTED}
+    able, refused = _able(tested, signals)
+    blind = able | {"mean reference margin": of_signals(_mean_reference_margin)}
     rows = [
         *refused,
         *_design(signals, pair, keep_complement),
         *_blind(signals, blind, pair),
-        *_n1_noise(signals, attacks, pair, rng),
-        *_n3_sign(signals, attacks, pair),
-        *_n2_redrawn(signals, attacks, pair, n_resamples, rng),
+        *_n1_noise(signals, able, pair, rng),
+        *_n3_sign(signals, able, pair),
+        *_n2_redrawn(signals, able, pair, n_resamples, rng),
     ]
     table = pd.DataFrame(rows)[COLUMNS]
-    return SelfTest(not table["verdict"].str.startswith("FAIL").any(), table)
+    failed = table["verdict"].str.startswith("FAIL").any()
+    return SelfTest(not failed, table)
 
 
 def _subset(signals: Signals, samples: int | None, rng: np.random.Generator) -> Signals:
     """The signals with at most this number of audited samples."""
     audited = np.flatnonzero(~signals.population)
-    aside = np.flatnonzero(signals.population)
     if samples is None or len(audited) <= samples:
         return signals
-    chosen = rng.choice(audited, int(samples), replace=False)
-    return signals.select(samples=np.sort(np.concatenate([chosen, aside])))
+    chosen = rng.choice(audited, samples, replace=False)
+    set_aside = np.flatnonzero(signals.population)
+    return signals.select(samples=np.sort(np.concatenate([chosen, set_aside])))
 
 
-def _willing(attacks: dict, signals: Signals) -> tuple[dict, list[Check]]:
+def _able(attacks: dict[str, Attack], signals: Signals) -> tuple[dict[str, Attack], list[Check]]:
     """(the attacks that accept these signals; rows on those that refuse them)."""
     able = {}
     refused = []
@@ -183,16 +183,25 @@ def holm(p: Sequence[float]) -> np.ndarray:
 
 
 def _worst(test: str, names: list[str], values: np.ndarray, error: float) -> list[Check]:
-    """A row for each attack, with that of its AUCs (attacks, any number) which is furthest from
-    1/2; p-values are corrected by Holm over all AUCs.
+    """A row for each attack, on the one of its AUCs that is furthest from 1/2.
+
+    Parameters:
+        test: the name of the test.
+        names: of the attacks.
+        values: (attacks, any number) AUCs.
+        error: the standard error of each under the null hypothesis.
+
+    p-values are corrected by Holm over all AUCs.
     """
-    p = 2 * ndtr(-np.abs(values - 0.5) / error)
+    distance = np.abs(values - 0.5)
+    p = 2 * ndtr(-distance / error)
     adjusted = holm(p.ravel()).reshape(p.shape)
-    furthest = np.abs(values - 0.5).argmax(1)
     rows = []
-    for name, auc_values, p_values, at in zip(names, values, adjusted, furthest, strict=True):
-        verdict = "FAIL" if p_values[at] < LEVEL else "pass"
-        rows.append(Check(test, name, verdict, auc_values[at], error, p_values[at], p.size))
+    for row, name in enumerate(names):
+        furthest = distance[row].argmax()
+        adjusted_p = adjusted[row, furthest]
+        verdict = "FAIL" if adjusted_p < LEVEL else "pass"
+        rows.append(Check(test, name, verdict, values[row, furthest], error, adjusted_p, p.size))
     return rows
 
 
@@ -203,68 +212,73 @@ def _null_error(signals: Signals) -> float:
 
 
 def _design(signals: Signals, pair: np.ndarray, keep_complement: bool) -> list[Check]:
-    """The count of a target's member references tells nothing, and none has the target's mask."""
+    """The count of a target's member references has AUC 1/2, and no reference has the target's mask
+    or its complement.
+    """
     audited = ~signals.population
-    values = []
-    same = 0
+    areas = []
+    mirrors = 0
     for target in first_rows(pair):
         mask = signals.member[target, audited]
         rows = signals.reference_rows(target, keep_complement=keep_complement)
-        others = signals.member[rows][:, audited]
-        values.append(auc(others.sum(0), mask))
-        same += int(same_or_complement(others, mask).sum())
-    verdict = "FAIL: a reference has the target's mask or its complement" if same else "pass"
+        reference_masks = signals.member[rows][:, audited]
+        areas.append(auc(reference_masks.sum(0), mask))
+        mirrors += int(same_or_complement(reference_masks, mask).sum())
+    verdict = "FAIL: a reference has the target's mask or its complement" if mirrors else "pass"
     return [
-        *_worst("design", ["count of member references"], np.array([values]), _null_error(signals)),
-        Check("design", "references that mirror the target", verdict, same),
+        *_worst("design", ["count of member references"], np.array([areas]), _null_error(signals)),
+        Check("design", "references that mirror the target", verdict, mirrors),
     ]
 
 
-def _blind(signals: Signals, attacks: dict, pair: np.ndarray) -> list[Check]:
+def _blind(signals: Signals, attacks: dict[str, Attack], pair: np.ndarray) -> list[Check]:
     """Attacks on constant outputs, one target for each unit: complementary models have opposite
     scores, so that their mean would test nothing.
     """
     worlds = [_silenced(signals, row) for row in first_rows(pair)]
-    values = [
-        [auc(*scored(attack(world, signals), 0)) for world in worlds] for attack in attacks.values()
-    ]
-    return _worst("blind", list(attacks), np.array(values), _null_error(signals))
+    areas = np.empty((len(attacks), len(worlds)))
+    for i, attack in enumerate(attacks.values()):
+        for j, world in enumerate(worlds):
+            areas[i, j] = auc(*scored(attack(world, signals), 0))
+    return _worst("blind", list(attacks), areas, _null_error(signals))
 
 
 def _mean_reference_margin(target: Signals, references: Signals | None) -> np.ndarray:
-    return np.zeros(len(target.labels)) if references is None else references.margin.mean((0, 1))
+    if references is None:
+        return np.zeros(len(target.labels))
+    return references.margin.mean((0, 1))
 
 
 def _silenced(signals: Signals, row: int) -> Signals:
     """One model of the signals, with the same output for every sample."""
     model = signals.select(models=[row])
-    cubes = {
-        name: np.full_like(getattr(model, name), getattr(model, name).mean())
-        for name in ("margin", "entropy", "modified_entropy")
-    }
-    top = np.broadcast_to(model.top_log_p.mean(1, keepdims=True), model.top_log_p.shape)
-    activity = model.activity
-    if activity is not None:
-        activity = np.broadcast_to(activity.mean(1, keepdims=True), activity.shape)
-    correct = np.ones_like(model.correct)
-    return replace(model, **cubes, correct=correct, top_log_p=top, activity=activity)
+    constant = {}
+    for name in ("margin", "entropy", "modified_entropy"):
+        values = getattr(model, name)
+        constant[name] = np.full_like(values, values.mean())
+    for name in ("top_log_p", "activity"):
+        values = getattr(model, name)
+        if values is not None:
+            constant[name] = np.broadcast_to(values.mean(1, keepdims=True), values.shape)
+    return replace(model, **constant, correct=np.ones_like(model.correct))
 
 
-def _mean_auc(signals: Signals, attack, pair: np.ndarray, targets=None) -> float:
+def _mean_auc(
+    signals: Signals, attack: Attack, pair: np.ndarray, targets: np.ndarray | None = None
+) -> float:
     """AUC averaged over targets within each unit, then over units."""
     scores = attack(signals, targets=targets)
-    values = np.array([auc(*scored(scores, row)) for row in range(len(scores.value))])
-    unit = pair[scores.targets]
-    return float(np.mean([values[unit == number].mean() for number in np.unique(unit)]))
+    areas = np.array([auc(*scored(scores, row)) for row in range(len(scores.value))])
+    return float(np.mean([areas[rows].mean() for rows in rows_of_pairs(pair[scores.targets])]))
 
 
 def _n1_noise(
-    signals: Signals, attacks: dict, pair: np.ndarray, rng: np.random.Generator
+    signals: Signals, attacks: dict[str, Attack], pair: np.ndarray, rng: np.random.Generator
 ) -> list[Check]:
     """N1: attacks on fresh noise."""
     null = _noise_world(signals, rng)
-    values = np.array([[_mean_auc(null, attack, pair)] for attack in attacks.values()])
-    return _worst("N1", list(attacks), values, _mean_error(signals, pair))
+    areas = np.array([[_mean_auc(null, attack, pair)] for attack in attacks.values()])
+    return _worst("N1", list(attacks), areas, _mean_error(signals, pair))
 
 
 def _mean_error(signals: Signals, pair: np.ndarray) -> float:
@@ -275,14 +289,14 @@ def _mean_error(signals: Signals, pair: np.ndarray) -> float:
 
 def _noise_world(signals: Signals, rng: np.random.Generator) -> Signals:
     """Signals of margins mu_i + sigma_i eps, the real means and spreads permuted over samples."""
-    mean = signals.margin.mean((0, 1))
-    spread = signals.margin.std(axis=(0, 1)) + 1e-6
     # A sample's mean over models depends on how many of them were trained on it, the target
     # included. Permuting the means over the audited samples removes that and keeps their
     # distribution.
     audited = np.flatnonzero(~signals.population)
-    dealt = rng.permutation(audited)
-    mean[audited], spread[audited] = mean[dealt], spread[dealt]
+    source = np.arange(len(signals.labels))  # the sample whose mean and spread each one is given
+    source[audited] = rng.permutation(audited)
+    mean = signals.margin.mean((0, 1))[source]
+    spread = signals.margin.std(axis=(0, 1))[source] + 1e-6
     margin = mean + spread * rng.standard_normal(signals.margin.shape)
     # Two classes, of which the label is the first: the difference of the logits is the margin.
     # The real labels are put back, since some attacks have a threshold for each class.
@@ -299,20 +313,22 @@ def _noise_world(signals: Signals, rng: np.random.Generator) -> Signals:
         labels=signals.labels,
     )
     if signals.activity is not None:
-        mean = signals.activity.mean(0)
-        spread = signals.activity.std(0)
-        mean[audited], spread[audited] = mean[dealt], spread[dealt]
+        mean = signals.activity.mean(0)[source]
+        spread = signals.activity.std(0)[source]
         noise = rng.standard_normal(signals.activity.shape)
         null = replace(null, activity=mean + spread * noise)
     return null
 
 
 def _n2_redrawn(
-    signals: Signals, attacks: dict, pair: np.ndarray, n_resamples: int, rng: np.random.Generator
+    signals: Signals,
+    attacks: dict[str, Attack],
+    pair: np.ndarray,
+    n_resamples: int,
+    rng: np.random.Generator,
 ) -> list[Check]:
     """N2: exact randomisation test over masks redrawn from the same design."""
-    tested = range(min(2, pair.max() + 1))
-    targets = np.concatenate([np.flatnonzero(pair == number)[:2] for number in tested])
+    targets = np.concatenate([rows[:2] for rows in rows_of_pairs(pair)[:2]])
     redrawn = {name: [] for name in attacks}
     for mask in redraw(signals, n_resamples, rng):
         world = replace(signals, member=mask)
@@ -326,12 +342,13 @@ def _n2_redrawn(
         real = _mean_auc(signals, attack, pair, targets)
         error = null.std(ddof=1) / np.sqrt(n_resamples)
         p = (1 + (null >= real).sum()) / (n_resamples + 1)
-        off = abs(null.mean() - 0.5) > most_errors * error + 1e-12
-        rows.append(Check("N2", name, "FAIL" if off else "pass", null.mean(), error, p, 1))
+        off_chance = abs(null.mean() - 0.5) > most_errors * error + 1e-12
+        verdict = "FAIL" if off_chance else "pass"
+        rows.append(Check("N2", name, verdict, null.mean(), error, p, 1))
     return rows
 
 
-def _n3_sign(signals: Signals, attacks: dict, pair: np.ndarray) -> list[Check]:
+def _n3_sign(signals: Signals, attacks: dict[str, Attack], pair: np.ndarray) -> list[Check]:
     """N3: attacks on the real signals, whose AUC must not lie below 1/2."""
     error = _mean_error(signals, pair)
     rows = []

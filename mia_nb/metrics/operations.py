@@ -52,14 +52,15 @@ def with_operations(
         True
     """
     rows = []
+    last_target = max(scores.targets)
     for metric, (column, unit) in MEASURED.items():
-        of_models = np.asarray(operations[column], float) * unit
-        if of_models.ndim != 1 or len(of_models) <= max(scores.targets):
+        by_model = np.asarray(operations[column], float) * unit
+        if by_model.ndim != 1 or len(by_model) <= last_target:
             raise ValueError(
-                f"operations of {of_models.size} models: wanted those of all models of the pool, of"
-                f" which {max(scores.targets) + 1} or more were attacked"
+                f"operations of {by_model.size} models: wanted those of all models of the pool, of"
+                f" which {last_target + 1} or more were attacked"
             )
-        values = of_models[scores.targets]
+        values = by_model[scores.targets]
         low, high = interval(values, scores.pair)
         measured = {
             "metric": metric,
@@ -69,6 +70,6 @@ def with_operations(
             "smallest": values.min(),
             "largest": values.max(),
         }
-        # a copy of an accuracy's row, which is a mean over targets without rate and chance too
+        # copied from the row of an accuracy, which is a mean over targets without rate or chance
         rows.append(rows_of(table, "test_acc").assign(**measured))
     return pd.concat([table, *rows], ignore_index=True)

@@ -12,7 +12,7 @@ from mia_nb.checks import shown
 from mia_nb.types import Scores, Signals, pair_ids
 
 
-def need_membership(signals: Signals, why: str):
+def need_membership(signals: Signals, why: str) -> None:
     """Raises ValueError, with the reason `why`, for signals that hide who the members are."""
     if signals.member is None:
         raise ValueError(f"these signals hide membership (member=None): {why}")
@@ -42,9 +42,9 @@ def in_pairs(member: np.ndarray, numbers: np.ndarray) -> bool:
 
     Samples in all rows (all but the canaries, where there are any) are ignored.
     """
-    some = member[:, ~member.all(0)]
-    pairs = [some[rows] for rows in rows_of_pairs(numbers)]
-    return all(len(pair) == 2 and (pair[0] != pair[1]).all() for pair in pairs)
+    not_in_all = member[:, ~member.all(0)]
+    masks_of_pairs = [not_in_all[rows] for rows in rows_of_pairs(numbers)]
+    return all(len(masks) == 2 and (masks[0] != masks[1]).all() for masks in masks_of_pairs)
 
 
 def unit_word(scores: Scores) -> str:
@@ -62,36 +62,36 @@ def numbered(labels: np.ndarray) -> np.ndarray:
     return np.unique(labels, return_inverse=True)[1].ravel()
 
 
-def same_masks(one: Scores, other: Scores) -> bool:
+def same_masks(first: Scores, second: Scores) -> bool:
     """Whether target k was trained on the same samples and has the same pair in both, for all k."""
-    return np.array_equal(one.member, other.member) and np.array_equal(
-        numbered(one.pair), numbered(other.pair)
-    )
+    same_members = np.array_equal(first.member, second.member)
+    return same_members and np.array_equal(numbered(first.pair), numbered(second.pair))
 
 
 def refuse_unequal_samples(scores: dict[str, Scores]) -> None:
     """ValueError unless all attacks have the same number of samples and, for each target that two
     of them share, the same members: else the largest value over attacks means nothing.
     """
-    first = next(iter(scores), "")
+    remedy = "score them on the same signals, or take each by itself"
     sizes = {name: scores_of_attack.value.shape[1] for name, scores_of_attack in scores.items()}
-    seen: dict[int, tuple[str, np.ndarray]] = {}
-    way = "score them on the same signals, or take each by itself"
-    for name, scores_of_attack in scores.items():
-        if sizes[name] != sizes[first]:
+    first = next(iter(scores), "")
+    for name, size in sizes.items():
+        if size != sizes[first]:
             raise ValueError(
-                f"{shown(name)} scored {sizes[name]:,} samples and {shown(first)}"
-                f" {sizes[first]:,}: wanted one set of samples; {way}"
+                f"{shown(name)} scored {size:,} samples and {shown(first)} {sizes[first]:,}: wanted"
+                f" one set of samples; {remedy}"
             )
-        for target, member in zip(
-            np.ravel(scores_of_attack.targets).tolist(), scores_of_attack.member, strict=True
-        ):
-            other, known = seen.setdefault(target, (name, member))
-            if not np.array_equal(member, known):
+    first_seen: dict[int, tuple[str, np.ndarray]] = {}  # {target: (attack, its members)}
+    for name, scores_of_attack in scores.items():
+        targets = np.ravel(scores_of_attack.targets).tolist()
+        for target, member in zip(targets, scores_of_attack.member, strict=True):
+            other_name, other_member = first_seen.setdefault(target, (name, member))
+            if not np.array_equal(member, other_member):
+                different = (member != other_member).sum()
                 raise ValueError(
-                    f"{shown(name)} and {shown(other)} have different members in target {target}"
-                    f" ({(member != known).sum():,} of {member.size:,} samples): wanted one set of"
-                    f" samples; {way}"
+                    f"{shown(name)} and {shown(other_name)} have different members in target"
+                    f" {target} ({different:,} of {member.size:,} samples): wanted one set of"
+                    f" samples; {remedy}"
                 )
 
 
@@ -102,37 +102,41 @@ def redraw(signals: Signals, n_resamples: int, rng: np.random.Generator) -> Iter
     that all models saw stay in all. A mask that halves every class is redrawn within the classes,
     any other mask is permuted; a balanced design without pairs draws M/2 models for each sample.
     """
-    aside = signals.population
-    pair = units(signals.member[:, ~aside])
+    audited = ~signals.population
+    pair = units(signals.member[:, audited])
     firsts = first_rows(pair)
-    first_of = firsts[pair]  # for each row, the first row of its unit
-    has_complements = (signals.member != signals.member[first_of])[:, ~aside].any()
-    seen = signals.member.all(0) & ~aside & has_complements
-    redrawn = np.flatnonzero(~aside & ~seen)
+    first_of_unit = firsts[pair]  # for each row, the first row of its unit
+    has_complements = (signals.member != signals.member[first_of_unit])[:, audited].any()
+    in_all = np.zeros(len(audited), bool)
+    if has_complements:
+        in_all = signals.member.all(0) & audited
+    redrawn = np.flatnonzero(audited & ~in_all)
     old = signals.member[:, redrawn]
     labels = signals.labels[redrawn]
     models = len(old)
-    all_unlike = pair.max() + 1 == models
-    is_balanced = all_unlike and models > 2 and (old.sum(0) == models / 2).all()
+    no_pairs = len(firsts) == models
+    is_balanced = no_pairs and models > 2 and (old.sum(0) == models / 2).all()
     for _ in range(n_resamples):
         member = np.zeros_like(signals.member)
-        member[:, seen] = True
+        member[:, in_all] = True
         if is_balanced:
             member[:, redrawn] = rng.random(old.shape).argsort(0) < models // 2
         else:
-            fresh = np.stack([_fresh(old[row], labels, rng) for row in firsts])
-            is_complement = old[:, 0] != old[first_of, 0]
+            fresh = np.stack([_redrawn_mask(old[row], labels, rng) for row in firsts])
+            is_complement = old[:, 0] != old[first_of_unit, 0]
             member[:, redrawn] = fresh[pair] ^ is_complement[:, None]
         yield member
 
 
-def _fresh(mask: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def _redrawn_mask(mask: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """A mask (N,) redrawn within the classes if it halves each of them, else permuted."""
     surplus = np.bincount(labels, weights=np.where(mask, 1, -1))  # members - others, by class
     if np.abs(surplus).max() > 1 or abs(surplus.sum()) > 1:
         return rng.permutation(mask)
     # every second sample becomes a member, in a random order that keeps classes together
-    order = np.lexsort((rng.random(len(mask)), rng.permutation(len(surplus))[labels]))
-    dealt = np.zeros_like(mask)
-    dealt[order[rng.integers(2) :: 2]] = True
-    return dealt
+    order_in_class = rng.random(len(mask))
+    order_of_class = rng.permutation(len(surplus))[labels]
+    order = np.lexsort((order_in_class, order_of_class))
+    redrawn = np.zeros_like(mask)
+    redrawn[order[rng.integers(2) :: 2]] = True
+    return redrawn

@@ -41,27 +41,24 @@ SHARES = {"area": 0.2, "loss": 0.5, "tail": 0.3}
 class Evidence(NamedTuple):
     """The result of `membership_test`.
 
-    p: of all parts together. part: the one with the strongest evidence, "area", "loss" or "tail".
-    parts: {part: its own p}. attack: the one whose area, or tail, is the most extreme in that part.
-    mean: the name of the most extreme of `means`, "" without any. top, top_members: how many of the
-    largest scores of `tail_attack` were counted, with all that tie for the last place among them
-    (of which the test itself counts a share), and how many of them belong to members.
-    member_share: of the samples that this attack scored, which chance would give among the largest
-    too. units: the number of units whose sides were permuted; smallest: the smallest p that these
-    units can give.
+    The part "area" compares ranks, "tail" the largest scores, and "loss" the `means`.
     """
 
-    p: float
-    part: str
-    parts: dict[str, float]
-    attack: str
-    mean: str
-    tail_attack: str
+    p: float  # of all parts together
+    part: str  # the one with the strongest evidence
+    parts: dict[str, float]  # {part: its own p}
+    attack: str  # whose area, or tail, is the most extreme: the tail if that is `part`
+    mean: str  # the most extreme of `means`, "" without any
+    tail_attack: str  # whose tail is the most extreme
+    # how many of its largest scores were counted, with all that tie for the last place among them
+    # (of which the test itself counts a share), and how many of them belong to members
     top: int
     top_members: int
+    # the share of members among the samples that this attack scored; by chance alone the largest
+    # scores have the same
     member_share: float
-    units: int
-    smallest: float
+    units: int  # whose sides were permuted
+    smallest: float  # the smallest p that these units can give; 0 from 60 units on
 
 
 class Compared(NamedTuple):
@@ -116,42 +113,47 @@ def membership_test(
     member = np.asarray(member, bool)
     means = means or {}
     _check_shapes(scores, means, units, member)
-    number, size, inside = _sides(member, units)
+    unit_of_sample, size, is_member = _sides(member, units)
+    number_of_units = len(size)
     compared = []
     for name, values in scores.items():
-        compared += _of_scores(name, values)
+        compared += _attack_statistics(name, values)
     for name, values in means.items():
         compared.append(Compared("loss", name, 0, _centred(values)))
     if permutations is None:
-        permutations = PERMUTATIONS if len(size) <= MANY_UNITS else PERMUTATIONS // 2
-    deals = _deals(inside, permutations, np.random.default_rng(seed))
-    statistics = _in_standard_units(compared, number, size, deals)
+        permutations = PERMUTATIONS if number_of_units <= MANY_UNITS else PERMUTATIONS // 2
+    deals = _deals(is_member, permutations, np.random.default_rng(seed))
+    statistics = _in_standard_units(compared, unit_of_sample, size, deals)
 
-    part = np.array([statistic.part for statistic in compared])
+    part_of_column = np.array([statistic.part for statistic in compared])
     p_of_part = {}  # for each part the p of every deal, the true one's first
-    best = {}  # for each part the most extreme statistic of the true deal
-    for name in SHARES:
-        columns = np.flatnonzero(part == name)
+    weighted = {}  # the same, divided by the part's share of the level
+    most_extreme = {}  # for each part a statistic of the true deal
+    for part, share in SHARES.items():
+        columns = np.flatnonzero(part_of_column == part)
         if len(columns):
-            p_of_part[name] = _p_of_each_deal(statistics[:, columns].max(1))
-            best[name] = compared[columns[statistics[0, columns].argmax()]]
-    weighted = {name: p / SHARES[name] for name, p in p_of_part.items()}
-    smallest = np.min(list(weighted.values()), axis=0)
-    decisive = min(weighted, key=lambda name: weighted[name][0])
-    tail = best["tail"]
+            p_of_part[part] = _p_of_each_deal(statistics[:, columns].max(1))
+            weighted[part] = p_of_part[part] / share
+            most_extreme[part] = compared[columns[statistics[0, columns].argmax()]]
+    smallest_weighted = np.min(list(weighted.values()), axis=0)
+    decisive = min(weighted, key=lambda part: weighted[part][0])
+    tail = most_extreme["tail"]
     top, top_members, member_share = _counts_of_tail(scores[tail.name], tail.top, member)
+    smallest_p = 0.0  # that of many units is far below the level
+    if number_of_units < 60:
+        smallest_p = 1 / math.comb(number_of_units, int(is_member.sum()))
     return Evidence(
-        p=float((smallest <= smallest[0] + 1e-12).mean()),
+        p=float((smallest_weighted <= smallest_weighted[0] + 1e-12).mean()),
         part=decisive,
-        parts={name: float(p[0]) for name, p in p_of_part.items()},
-        attack=best["area" if decisive == "loss" else decisive].name,
-        mean=best["loss"].name if means else "",
+        parts={part: float(p[0]) for part, p in p_of_part.items()},
+        attack=most_extreme["tail" if decisive == "tail" else "area"].name,
+        mean=most_extreme["loss"].name if means else "",
         tail_attack=tail.name,
         top=top,
         top_members=top_members,
         member_share=member_share,
-        units=len(size),
-        smallest=1 / math.comb(len(size), int(inside.sum())) if len(size) < 60 else 0.0,
+        units=number_of_units,
+        smallest=smallest_p,
     )
 
 
@@ -178,22 +180,22 @@ def _check_shapes(
 def _sides(
     member: np.ndarray, units: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(number of each sample's unit, samples of each unit, whether it is a member's)."""
-    number = np.arange(len(member))
+    """(number of each sample's unit, samples of each unit, whether these are members)."""
+    unit_of_sample = np.arange(len(member))
     if units is not None:
-        number = numbered(units)
-    size = np.bincount(number)
-    share = np.bincount(number, member) / size
-    mixed = int(((share > 0) & (share < 1)).sum())
+        unit_of_sample = numbered(units)
+    size = np.bincount(unit_of_sample)
+    member_share = np.bincount(unit_of_sample, member) / size
+    mixed = int(((member_share > 0) & (member_share < 1)).sum())
     if mixed:
         raise ValueError(f"{mixed} units have samples on both sides; wanted each on one")
-    inside = share > 0
-    if inside.all() or not inside.any():
+    is_member = member_share > 0
+    if is_member.all() or not is_member.any():
         raise ValueError("all units are on one side: wanted members and non-members")
-    return number, size, inside
+    return unit_of_sample, size, is_member
 
 
-def _of_scores(name: str, values: np.ndarray) -> list[Compared]:
+def _attack_statistics(name: str, values: np.ndarray) -> list[Compared]:
     """The statistics of one attack: its ranks, and whether a score is among the k largest."""
     values = np.asarray(values, float)
     rank = mid_ranks(values[~np.isnan(values)])
@@ -229,32 +231,37 @@ def _tops(samples: int) -> list[int]:
 
 def _among_largest(falling: np.ndarray, k: int) -> np.ndarray:
     """1 for the k largest scores, 0 for others; scores tied at the edge share the rest of k."""
-    _, at, size = np.unique(falling, return_inverse=True, return_counts=True)
+    _, block, size = np.unique(falling, return_inverse=True, return_counts=True)
     before = np.cumsum(size) - size
     share = np.clip((k - before) / size, 0, 1)
-    return share[at.ravel()]
+    return share[block.ravel()]
 
 
-def _deals(inside: np.ndarray, permutations: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
+def _deals(
+    is_member: np.ndarray, permutations: int, rng: np.random.Generator
+) -> Iterator[np.ndarray]:
     """(deals, units) in blocks: the true deal, then random ones with the same number of members."""
-    yield inside[None]
-    step = max(1, CHUNK // len(inside))
+    yield is_member[None]
+    units = len(is_member)
+    step = max(1, CHUNK // units)
     for start in range(0, permutations, step):
         rows = min(step, permutations - start)
-        yield rng.permuted(np.broadcast_to(inside, (rows, len(inside))), axis=1)
+        yield rng.permuted(np.broadcast_to(is_member, (rows, units)), axis=1)
 
 
 def _in_standard_units(
-    compared: list[Compared], number: np.ndarray, size: np.ndarray, deals: Iterable[np.ndarray]
+    compared: list[Compared],
+    unit_of_sample: np.ndarray,
+    size: np.ndarray,
+    deals: Iterable[np.ndarray],
 ) -> np.ndarray:
     """(deals, S): every statistic in every deal, divided by its standard deviation over all deals,
     0 for one that is the same in all. The true deal is as likely as any other under the hypothesis,
     so it counts too.
     """
-    # (units, S) sums of weights
-    summed = np.stack(
-        [np.bincount(number, statistic.weight, len(size)) for statistic in compared], axis=1
-    )
+    units = len(size)
+    sums = [np.bincount(unit_of_sample, statistic.weight, units) for statistic in compared]
+    summed = np.stack(sums, axis=1)  # (units, S)
     statistics = np.concatenate([_differences(deal, summed, size) for deal in deals])
     spread = statistics.std(0)
     return np.divide(statistics, spread, out=np.zeros_like(statistics), where=spread > 0)
@@ -283,9 +290,9 @@ def _counts_of_tail(scores: np.ndarray, top: int, member: np.ndarray) -> tuple[i
     """
     known = ~np.isnan(scores)
     values = np.asarray(scores, float)[known]
-    inside = member[known]
-    largest = values >= np.sort(values)[-top]
-    return int(largest.sum()), int(inside[largest].sum()), float(inside.mean())
+    is_member = member[known]
+    is_largest = values >= np.sort(values)[-top]
+    return int(is_largest.sum()), int(is_member[is_largest].sum()), float(is_member.mean())
 
 
 def pure_units(groups: np.ndarray, member: np.ndarray) -> np.ndarray | None:
@@ -296,8 +303,8 @@ def pure_units(groups: np.ndarray, member: np.ndarray) -> np.ndarray | None:
     one by one.
     """
     number = numbered(groups)
-    inside = np.bincount(number, member) / np.bincount(number)
-    mixed = ((inside > 0) & (inside < 1))[number].mean()
-    if mixed > 0.5:
+    member_share = np.bincount(number, member) / np.bincount(number)
+    is_mixed = (member_share > 0) & (member_share < 1)
+    if is_mixed[number].mean() > 0.5:
         return None
-    return 2 * number + np.asarray(member, bool)
+    return 2 * number + np.asarray(member, bool)  # the members of a group are a unit of their own

@@ -26,7 +26,7 @@ from mia_nb.types import Scores, Signals
 ENDS = ["value", "low", "high"]
 # forms whose score is no mean over queries, so that the Gaussian model does not apply
 UNAVERAGED = ("joint", "mean_sd", "last")
-# squared nats, for a lower end of sigma^2 that is 0: averaging might then help without limit
+# in place of a lower end of sigma^2 of 0, in squared nats: averaging might then help without limit
 SMALLEST = 1e-12
 
 
@@ -94,24 +94,25 @@ def variance_split(signals: Signals) -> VarianceSplit:
         )
     noise = np.array([margins_of_model.var(0, ddof=1).mean() for margins_of_model in margin])
     mean = margin.mean(1)
-    unit = units(member)
-    count = margin.shape[1]
-    split = _split(noise, mean, member, count)
-    if np.isnan(split[1]):
+    queries = margin.shape[1]
+    between_queries, between_models = _split(noise, mean, member, queries)
+    if np.isnan(between_models):
         raise ValueError(
             f"no sample has two models on one side among {len(mean)}: train at least two pairs"
         )
+    unit = units(member)
     pairs = np.unique(unit)
     left_out = []  # the split without each pair in turn
     for pair in pairs:
         kept = unit != pair
-        left_out.append(_split(noise[kept], mean[kept], member[kept], count))
-    pseudo = len(pairs) * split - (len(pairs) - 1) * np.array(left_out)
-    low, high = np.maximum(interval(pseudo, pairs), 0)
+        left_out.append(_split(noise[kept], mean[kept], member[kept], queries))
+    split = np.array([between_queries, between_models])
+    pseudo_values = len(pairs) * split - (len(pairs) - 1) * np.array(left_out)
+    low, high = np.maximum(interval(pseudo_values, pairs), 0)
     return VarianceSplit(
-        between_queries=float(split[0]),
-        between_models=float(max(split[1], 0)),
-        queries=count,
+        between_queries=float(between_queries),
+        between_models=float(max(between_models, 0)),
+        queries=queries,
         pairs=len(pairs),
         between_queries_low=float(low[0]),
         between_queries_high=float(high[0]),
@@ -120,22 +121,31 @@ def variance_split(signals: Signals) -> VarianceSplit:
     )
 
 
-def _split(noise: np.ndarray, mean: np.ndarray, member: np.ndarray, queries: int) -> np.ndarray:
-    """(s^2, sigma^2 before it is cut at 0) of these models; NaN where there are too few."""
+def _split(
+    noise: np.ndarray, mean: np.ndarray, member: np.ndarray, queries: int
+) -> tuple[float, float]:
+    """(s^2, sigma^2 before it is cut at 0) of these models; NaN where there are too few.
+
+    Parameters:
+        noise: (models,) mean variance over queries.
+        mean: (models, N) mean margin over queries.
+        member: (models, N).
+        queries: their number.
+    """
     if not len(noise):
-        return np.full(2, np.nan)
-    sums = []
+        return np.nan, np.nan
+    variances = []  # over the models of one side, of each sample that has two or more there
     for side in (member, ~member):
-        n = side.sum(0)
-        two = n >= 2
-        weights = side[:, two]
-        n = n[two]
-        centred = (mean[:, two] - (mean[:, two] * weights).sum(0) / n) * weights
-        sums.append((centred**2).sum(0) / (n - 1))
-    variance = np.concatenate(sums)
-    return np.array(
-        [noise.mean(), variance.mean() - noise.mean() / queries if variance.size else np.nan]
-    )
+        enough = side.sum(0) >= 2
+        on_side = side[:, enough]
+        margin = mean[:, enough]
+        models = on_side.sum(0)
+        deviation = (margin - (margin * on_side).sum(0) / models) * on_side
+        variances.append((deviation**2).sum(0) / (models - 1))
+    variance = np.concatenate(variances)
+    if not variance.size:
+        return noise.mean(), np.nan
+    return noise.mean(), variance.mean() - noise.mean() / queries
 
 
 @checked
@@ -181,6 +191,7 @@ def query_curve(
     split = variance_split(signals)
     pools = [signals] if references is None else [signals, references]
     function = find(attack)[1]
+    # options may be bound to an attack by functools.partial
     if getattr(function, "func", function) is shokri:
         raise ValueError(
             "shokri reads probabilities averaged over all queries, not the first R: query anew with"
@@ -197,29 +208,32 @@ def query_curve(
         measured = _measured(run_attack(attack, *first), fpr, n_resamples, seed)
         tables.append(measured.assign(R=float(count)))
     last = tables[-1]
-    averaged = last["combine"].iloc[0] not in UNAVERAGED
-    auc = last.loc[last["metric"] == "auc", ENDS].iloc[0]
     limit = last.assign(R=np.inf)
     is_auc = limit["metric"] == "auc"
-    limit.loc[is_auc, ENDS] = _limit(auc, counts[-1], split, averaged)
-    limit.loc[~is_auc, ENDS] = np.nan
     limit.loc[~is_auc, "measurable"] = False
+    limit[ENDS] = np.nan
+    averaged = last["combine"].iloc[0] not in UNAVERAGED
+    if averaged and split.between_models > 0:
+        auc = last.loc[is_auc, ENDS].iloc[0]
+        limit.loc[is_auc, ENDS] = _limit(auc, counts[-1], split)
     table = pd.concat([*tables, limit], ignore_index=True)
-    return table[["R", *(column for column in table if column != "R")]]
+    table.insert(0, "R", table.pop("R"))
+    return table
 
 
 def _counts(queries: Sequence[int], pools: list[Signals]) -> list[int]:
     """The wanted numbers of queries that all pools hold, ascending."""
     wanted = np.unique(np.atleast_1d(queries))
-    most = min(pool.margin.shape[1] for pool in pools)
     if (wanted < 1).any() or (wanted % 1 != 0).any():
         raise ValueError(f"queries={queries}: wanted whole numbers from 1 on")
-    if not (wanted <= most).any():
+    most = min(pool.margin.shape[1] for pool in pools)
+    available = wanted[wanted <= most]
+    if not len(available):
         raise ValueError(
             f"queries={queries}, but there are {most} outputs for each sample: query more, or take"
             " fewer"
         )
-    return [int(number) for number in wanted if number <= most]
+    return available.astype(int).tolist()
 
 
 def _measured(scores: Scores, fpr: Sequence[float], n_resamples: int, seed: int) -> pd.DataFrame:
@@ -233,17 +247,17 @@ def _measured(scores: Scores, fpr: Sequence[float], n_resamples: int, seed: int)
     return table
 
 
-def _limit(auc: pd.Series, count: int, split: VarianceSplit, averaged: bool) -> list[float]:
-    """AUC of infinitely many queries from that of `count`, with its ends."""
-    if not (averaged and split.between_models > 0):
-        return [np.nan] * 3
+def _limit(auc: pd.Series, count: int, split: VarianceSplit) -> list[float]:
+    """AUC of infinitely many queries from that of `count`, and its ends."""
     corners = [(split.between_queries, split.between_models)]
     if np.isfinite(split.between_models_low):
         corners += [
             (split.between_queries_low, split.between_models_high),
             (split.between_queries_high, max(split.between_models_low, SMALLEST)),
         ]
-    ratios = [np.sqrt(1 + s2 / count / sigma2) for s2, sigma2 in corners]
-    lows = [ndtr(ndtri(auc["low"]) * ratio) for ratio in ratios]
-    highs = [ndtr(ndtri(auc["high"]) * ratio) for ratio in ratios]
-    return [float(ndtr(ndtri(auc["value"]) * ratios[0])), float(min(lows)), float(max(highs))]
+    # by which Phi^-1 of the AUC grows when the noise of the outputs has averaged out
+    ratios = np.array([np.sqrt(1 + s2 / count / sigma2) for s2, sigma2 in corners])
+    value = ndtr(ndtri(auc["value"]) * ratios[0])
+    low = ndtr(ndtri(auc["low"]) * ratios).min()
+    high = ndtr(ndtri(auc["high"]) * ratios).max()
+    return [float(value), float(low), float(high)]

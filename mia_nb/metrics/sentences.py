@@ -31,13 +31,12 @@ WHAT_LOWERS = (
 
 
 class Verdict(NamedTuple):
-    """`title`, `sentences` and what to do `next`; print it, or show it in a notebook. `by_group`
-    is the strongest attack's `metrics.by_group`, None where no groups were given."""
+    """A result in words: print it, or show it in a notebook."""
 
     title: str
     sentences: tuple[str, ...]
-    next: tuple[str, ...]
-    by_group: pd.DataFrame | None = None
+    next: tuple[str, ...]  # what to do
+    by_group: pd.DataFrame | None = None  # of the strongest attack; None where no groups were given
 
     def __repr__(self) -> str:
         return str(self)
@@ -47,8 +46,8 @@ class Verdict(NamedTuple):
         return "\n".join(map(escape.terminal, lines))
 
     def _repr_markdown_(self) -> str:
-        first, *more = self.next
-        items = (*self.sentences, f"Next: {first}", *more)
+        first_step, *other_steps = self.next
+        items = (*self.sentences, f"Next: {first_step}", *other_steps)
         lines = "\n".join(f"* {escape.markdown(item)}" for item in items)
         return f"### {escape.markdown(self.title)}\n\n{lines}\n"
 
@@ -89,52 +88,45 @@ def verdict(
         >>> print(verdict({"loss": mia.score("loss", signals)}).title)
         members can be told from non-members
     """
-    scores = {"attack": scores} if isinstance(scores, Scores) else scores
+    if isinstance(scores, Scores):
+        scores = {"attack": scores}
     refuse_unequal_samples(scores)
     if table is None:
         table = summary(scores, FPR, n_resamples=n_resamples, seed=seed)
     _refuse_another_table(table, scores)
     measurable = [x for x in FPR if by_attack(table, "tpr", x)["measurable"].all()]
-    metric, rate = ("tpr", measurable[0]) if measurable else ("auc", None)
-    name = by_attack(table, metric, rate)["value"].drop("max").idxmax()
-    rows = table[table["attack"] == name]
-    auc = by_attack(rows, "auc").loc[name]
-    train, test, gap = (
-        by_attack(rows, side).loc[name, "value"] for side in ("train_acc", "test_acc", "gap")
-    )
-    failed = self_test is not None and not self_test.passed
-    leaks = bool(auc["low"] > 0.5)
-    if failed:
-        title = "do not use: the negative control failed"
-    elif leaks:
-        title = "members can be told from non-members"
-    else:
-        title = "no attack is resolved from guessing"
-    sentences = _evidence(rows, measurable, len(scores))
-    sentences.append(
-        f"The models are right on {_percent(train)} of the images they were trained on"
-        f" and on {_percent(test)} of others."
-    )
-    split = None
+    deciding = by_attack(table, "auc")
+    if measurable:
+        deciding = by_attack(table, "tpr", measurable[0])
+    strongest = deciding["value"].drop("max").idxmax()
+    rows = table[table["attack"] == strongest]
+    auc = by_attack(rows, "auc").loc[strongest]
+    groups_table = None
     if groups is not None:
-        split = by_group(scores[name], groups, n_resamples=n_resamples, seed=seed)
-        contribution = largest_contribution(split)
-        if contribution:
-            sentences.append(contribution)
+        groups_table = by_group(scores[strongest], groups, n_resamples=n_resamples, seed=seed)
+    scored = (~np.isnan(scores[strongest].value)).sum(1).min()
+
+    sentences = _evidence(rows, measurable, len(scores))
+    sentences.append(_accuracies(rows))
+    if groups_table is not None:
+        sentences.append(largest_contribution(groups_table))
     sentences.append(_control(self_test))
-    sentences += _unmeasured(auc["n0"], measurable)
-    scored = (~np.isnan(scores[name].value)).sum(1).min()
+    sentences.append(_unmeasured(auc["n0"], measurable))
     sentences.append(_design(auc, int(scored)))
-    steps = _next(
-        gap=gap,
-        targets=auc["targets"],
-        leaks=leaks,
-        failed=failed,
-        self_test=self_test,
-        measurable=measurable,
-    )
-    title = f"{about}: {title}" if about else title
-    return Verdict(title, tuple(sentences), tuple(steps), split)
+
+    if self_test is not None and not self_test.passed:
+        title = "do not use: the negative control failed"
+        steps = ["Find out why attacks succeed where there is nothing to find (see its table)."]
+    else:
+        leaks = bool(auc["low"] > 0.5)
+        if leaks:
+            title = "members can be told from non-members"
+        else:
+            title = "no attack is resolved from guessing"
+        steps = _next_steps(rows, leaks, measurable, controlled=self_test is not None)
+    if about:
+        title = f"{about}: {title}"
+    return Verdict(title, tuple(filter(None, sentences)), tuple(steps), groups_table)
 
 
 def _refuse_another_table(table: pd.DataFrame, scores: dict[str, Scores]) -> None:
@@ -148,7 +140,13 @@ def _refuse_another_table(table: pd.DataFrame, scores: dict[str, Scores]) -> Non
 
 
 def _evidence(rows: pd.DataFrame, measurable: Sequence[float], attacks: int) -> list[str]:
-    """What the strongest attack finds at the lowest measurable rate; rows: those of this attack."""
+    """What the strongest attack finds at the lowest measurable rate.
+
+    Parameters:
+        rows: those of the strongest attack.
+        measurable: rates, ascending.
+        attacks: of how many it is the strongest.
+    """
     auc = by_attack(rows, "auc").iloc[0]
     name = in_words(auc.name)
     if attacks > 1:
@@ -163,7 +161,8 @@ def _evidence(rows: pd.DataFrame, measurable: Sequence[float], attacks: int) -> 
         f" {ends}; guessing gives 50 %."
     )
     if not measurable:
-        return [f"{who[0].upper()}{who[1:]} {of_pairs}"]
+        begins_sentence = f"{who[0].upper()}{who[1:]}"
+        return [f"{begins_sentence} {of_pairs}"]
     x = measurable[0]
     tpr = by_attack(rows, "tpr", x).iloc[0]
     above_chance = tpr["low"] > x
@@ -175,12 +174,23 @@ def _evidence(rows: pd.DataFrame, measurable: Sequence[float], attacks: int) -> 
         f"It {of_pairs}",
     ]
     if above_chance:
-        share, least = (float(ppv(rate, x, PRIOR)) for rate in (tpr["value"], tpr["low"]))
+        share_of_accused = float(ppv(tpr["value"], x, PRIOR))
+        least = float(ppv(tpr["low"], x, PRIOR))
         lines.append(
-            f"Where one image in a hundred is a member, {_percent(share)} of those it accuses are"
-            f" members ({_percent(least)} at the interval's lower end)."
+            f"Where one image in a hundred is a member, {_percent(share_of_accused)} of those it"
+            f" accuses are members ({_percent(least)} at the interval's lower end)."
         )
     return lines
+
+
+def _accuracies(rows: pd.DataFrame) -> str:
+    """How often the models are right; rows: those of one attack on them."""
+    train = by_attack(rows, "train_acc")["value"].iloc[0]
+    test = by_attack(rows, "test_acc")["value"].iloc[0]
+    return (
+        f"The models are right on {_percent(train)} of the images they were trained on"
+        f" and on {_percent(test)} of others."
+    )
 
 
 def _control(self_test: SelfTest | None) -> str:
@@ -195,39 +205,41 @@ def _design(auc: pd.Series, images: int) -> str:
 
     images: that were scored, of the target with fewest.
     """
-    references = auc["references"]
-    with_references = (
-        "" if pd.isna(references) else f", reference models on each side: {references:g}"
-    )
+    references = ""
+    if pd.notna(auc["references"]):
+        references = f", reference models on each side: {auc['references']:g}"
     if auc["targets"] == 1:
-        return f"1 model attacked on {images:,} images{with_references}."
-    return f"{auc['targets']} models attacked in turn, {images:,} images each{with_references}."
+        return f"1 model attacked on {images:,} images{references}."
+    return f"{auc['targets']} models attacked in turn, {images:,} images each{references}."
 
 
-def _unmeasured(n0: int, measurable: Sequence[float]) -> list[str]:
-    missing = [x for x in FPR if x not in measurable]
-    if not missing:
-        return []
-    needs = [f"{_percent(x)} (needs {math.ceil(MIN_FALSE_POSITIVES / x):,})" for x in missing]
-    rates = " and ".join([", ".join(needs[:-1]), needs[-1]] if needs[1:] else needs)
-    return [f"Not measurable with {n0:,} non-members: false positive rates of {rates}."]
+def _unmeasured(n0: int, measurable: Sequence[float]) -> str:
+    """Which rates need more non-members; "" where there are enough for all."""
+    needs = []
+    for x in FPR:
+        if x not in measurable:
+            needs.append(f"{_percent(x)} (needs {math.ceil(MIN_FALSE_POSITIVES / x):,})")
+    if not needs:
+        return ""
+    rates = needs[-1]
+    if len(needs) > 1:
+        rates = f"{', '.join(needs[:-1])} and {needs[-1]}"
+    return f"Not measurable with {n0:,} non-members: false positive rates of {rates}."
 
 
-def _next(
-    *,
-    gap: float,
-    targets: int,
-    leaks: bool,
-    failed: bool,
-    self_test: SelfTest | None,
-    measurable: Sequence[float],
+def _next_steps(
+    rows: pd.DataFrame, leaks: bool, measurable: Sequence[float], *, controlled: bool
 ) -> list[str]:
     """What would make the result more reliable or the leak smaller, the most pressing first.
 
-    gap: train minus test accuracy of the targets.
+    Parameters:
+        rows: those of the strongest attack.
+        leaks: whether its AUC is resolved from guessing.
+        measurable: rates.
+        controlled: whether the negative control was run.
     """
-    if failed:
-        return ["Find out why attacks succeed where there is nothing to find (see its table)."]
+    gap = by_attack(rows, "gap")["value"].iloc[0]
+    targets = by_attack(rows, "auc")["targets"].iloc[0]
     steps = []
     if leaks:
         compare = "Compare changes of the training at equal accuracy."
@@ -244,14 +256,14 @@ def _next(
         steps.append("Train at least 4 models, so that the interval covers training randomness.")
     if len(measurable) < 2:
         steps.append("Use 1,000 non-members or more for rates at 1 % false positives.")
-    if self_test is None:
+    if not controlled:
         steps.append("Run the negative control.")
     return steps
 
 
 def _percent(share: float, more: int = 0) -> str:
-    """A share in percent; "less than 0.01 %" and "more than 99.9 %" of one that would be rounded to
-    none or all.
+    """A share in percent, with this many digits more than `_number` has. One that would be rounded
+    to none or all is "less than 0.01 %" or "more than 99.9 %".
     """
     value = 100 * share
     number = _number(value, more)
@@ -263,7 +275,7 @@ def _percent(share: float, more: int = 0) -> str:
 
 
 def _number(value: float, more: int = 0) -> str:
-    """24, 2.4, 0.24: two digits, three near 100, and `more` digits."""
+    """24, 2.4, 0.24: a number in two digits, or three near 100, and `more` beyond these."""
     if 10 <= value < 99 or value == 100:
         digits = more
     elif value >= 1:

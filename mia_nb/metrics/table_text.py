@@ -47,21 +47,22 @@ def readable(table: pd.DataFrame, *, full: Flag = False, percent: Flag = True) -
 
 def _conditions(table: pd.DataFrame, auc: pd.DataFrame) -> pd.DataFrame:
     """The columns that `readable` adds with full=True, as text, indexed by attack."""
-    gained = by_attack(table, "advantage")
-    train, test, gap = (by_attack(table, name) for name in ("train_acc", "test_acc", "gap"))
-    best = gained["value"].map("{:.3f}".format) + gained["chance"].map(" ({:.3f})".format)
-    right = train["value"].map("{:.3f}".format) + test["value"].map(" / {:.3f}".format)
+    advantage = by_attack(table, "advantage")
+    train = by_attack(table, "train_acc")["value"]
+    test = by_attack(table, "test_acc")["value"]
+    gap = by_attack(table, "gap")["value"]
+    references = auc["references"].map("{:g}".format, na_action="ignore")
     view = pd.DataFrame(
         {
-            "best TPR - FPR (expected by chance)": best,
-            "train / test accuracy": right,
-            "gap": gap["value"].map("{:.3f}".format),
-            "reference models per side": [
-                "" if pd.isna(count) else f"{count:g}" for count in auc["references"]
-            ],
+            "best TPR - FPR (expected by chance)": (
+                advantage["value"].map("{:.3f}".format)
+                + advantage["chance"].map(" ({:.3f})".format)
+            ),
+            "train / test accuracy": (train.map("{:.3f}".format) + test.map(" / {:.3f}".format)),
+            "gap": gap.map("{:.3f}".format),
+            "reference models per side": references.astype(object).fillna(""),
             "flags": auc["flags"],
-        },
-        index=auc.index,
+        }
     )
     if "self_test" in table:
         view["self-test"] = auc["self_test"]
@@ -100,9 +101,11 @@ def percent_interval(value: float, low: float, high: float) -> str:
     """A rate and its ends in percent with two figures, "0.58 % [0.50, 0.64]"; with one more where
     both ends would look the same, and with as many as a value below 100 % needs to look like that.
     """
-    value, low, high = (100 * float(end) for end in (value, low, high))
-    size = value or high
+    value = 100 * float(value)
+    low = 100 * float(low)
+    high = 100 * float(high)
     digits = 1
+    size = value or high  # of a rate of 0 the upper end says how small it is
     if size > 0:
         digits = max(0, 1 - math.floor(math.log10(size)))
     if f"{low:.{digits}f}" == f"{high:.{digits}f}":

@@ -19,7 +19,7 @@ from mia_nb.metrics.curve import (
     ppv,
     rates,
 )
-from mia_nb.metrics.null import SelfTest
+from mia_nb.metrics.null import SIGN_ERRORS, SelfTest
 from mia_nb.metrics.pairs import refuse_unequal_samples, unit_word
 from mia_nb.metrics.targets import FPR, per_target, scores_by_attack
 from mia_nb.metrics.uncertainty import groups_per_side, intervals_of_rows
@@ -106,7 +106,8 @@ def _stamped(table: pd.DataFrame, self_test: SelfTest) -> pd.DataFrame:
     auc = by_attack(table, "auc")["value"].drop("max")
     if auc.idxmax() in tested:
         tested.add("max")  # its rows are that attack's, except for the maxima
-    return table.assign(self_test=np.where(table["attack"].isin(tested), "passed", "not tested"))
+    outcome = np.where(table["attack"].isin(tested), "passed", "not tested")
+    return table.assign(self_test=outcome)
 
 
 @checked
@@ -152,10 +153,12 @@ def rates_of(table: pd.DataFrame) -> list[float]:
 
 
 def _metric_text(metric: str, fpr: float) -> str:
+    """A metric for an error message, with its rate where it has one."""
     return f"{metric} at FPR {fpr:g}" if metric == "tpr" else metric
 
 
 def _need_summary(table: pd.DataFrame) -> None:
+    """ValueError for a table that `summary` did not make."""
     missing = [name for name in SUMMARY if name not in table]
     if missing:
         raise ValueError(
@@ -170,46 +173,53 @@ def _attack_rows(
     """The rows of one attack, in the order of `summary`, without its name."""
     targets = per_target(scores, fpr)
     drawn = bootstrap(scores, fpr, n_resamples=n_resamples, seed=seed, groups=groups)
-    sides = None if groups is None else groups_per_side(scores, groups)
-    ends = intervals_of_rows(targets, drawn, groups=sides)
+    group_counts = None
+    if groups is not None:
+        group_counts = groups_per_side(scores, groups)
+    ends = intervals_of_rows(targets, drawn, groups=group_counts)[["low", "high"]]
+    accuracy_ends = accuracies(scores)[["low", "high"]]
+    advantage_low, advantage_high = ends.loc["advantage"]
     null = targets["advantage_null"].mean()
-    rows = [_mean("auc", targets["auc"], *ends.loc["auc", ["low", "high"]], chance=0.5)]
+
+    rows = [_mean_row("auc", targets["auc"], *ends.loc["auc"], chance=0.5)]
     for x in fpr:
         name = f"tpr@{x:g}"
-        low, high = ends.loc[name, ["low", "high"]]
         measurable = targets[f"{name}_measurable"].all()
-        rows.append(_mean("tpr", targets[name], low, high, fpr=x, chance=x, measurable=measurable))
-    low, high = ends.loc["advantage", ["low", "high"]]
-    rows.append(_mean("advantage", targets["advantage"], low, high, chance=null))
+        rows.append(
+            _mean_row("tpr", targets[name], *ends.loc[name], fpr=x, chance=x, measurable=measurable)
+        )
     rows.append(
-        _mean(
+        _mean_row("advantage", targets["advantage"], advantage_low, advantage_high, chance=null)
+    )
+    rows.append(
+        _mean_row(
             "balanced_accuracy",
             targets["balanced_accuracy"],
-            (1 + low) / 2,
-            (1 + high) / 2,
+            (1 + advantage_low) / 2,
+            (1 + advantage_high) / 2,
             chance=(1 + null) / 2,
         )
     )
-    rows += _ppv_rows(targets, fpr, sides)
-    right = accuracies(scores)
-    for metric, side in (("train_acc", "train"), ("test_acc", "test"), ("gap", "gap")):
-        rows.append(_mean(metric, targets[metric], *right.loc[side, ["low", "high"]]))
-    for metric in ("train_loss", "test_loss"):
-        rows.append(_mean(metric, targets[metric]))
+    rows += _ppv_rows(targets, fpr, group_counts)
+    rows.append(_mean_row("train_acc", targets["train_acc"], *accuracy_ends.loc["train"]))
+    rows.append(_mean_row("test_acc", targets["test_acc"], *accuracy_ends.loc["test"]))
+    rows.append(_mean_row("gap", targets["gap"], *accuracy_ends.loc["gap"]))
+    rows.append(_mean_row("train_loss", targets["train_loss"]))
+    rows.append(_mean_row("test_loss", targets["test_loss"]))
     return pd.DataFrame(rows).assign(
         targets=len(targets),
         pairs=targets["pair"].nunique(),
         n1=targets["n1"].min(),
         n0=targets["n0"].min(),
-        references=_number(scores.info.get("k")),
-        queries=_number(scores.info.get("queries")),
+        references=_number_or_nan(scores.info.get("k")),
+        queries=_number_or_nan(scores.info.get("queries")),
         tie_mass=targets["tie_mass"].mean(),
         fpr_floor=targets["fpr_floor"].mean(),
         flags=_flags(scores, targets, fpr),
     )
 
 
-def _number(value: float | None) -> float:
+def _number_or_nan(value: float | None) -> float:
     return np.nan if value is None else float(value)
 
 
@@ -241,7 +251,7 @@ def _row(
     }
 
 
-def _mean(
+def _mean_row(
     metric: str, values: pd.Series, low: float = np.nan, high: float = np.nan, **facts: float
 ) -> dict:
     """A row: the mean of a metric over targets."""
@@ -256,50 +266,60 @@ def _mean(
     )
 
 
-def _ppv_rows(targets: pd.DataFrame, fpr: Sequence[float], sides: np.ndarray | None) -> list[dict]:
+def _ppv_rows(
+    targets: pd.DataFrame, fpr: Sequence[float], group_counts: np.ndarray | None
+) -> list[dict]:
     """PPV at each prior, at the smallest measurable FPR (the largest FPR when none is).
 
-    sides: of `groups_per_side`, or None.
+    group_counts: of `groups_per_side`, or None.
     """
     if not fpr:
         return []
     measurable = [x for x in fpr if targets[f"tpr@{x:g}_measurable"].all()]
     x = min(measurable, default=max(fpr))
-    n0 = targets["n0"].to_numpy()
-    false = targets[f"tpr@{x:g}_fp"].to_numpy()
-    upper = clopper_pearson_of_groups(false, n0, n0 if sides is None else sides[:, 1])[1].mean()
     tpr = targets[f"tpr@{x:g}"].mean()
-    realised = targets[f"tpr@{x:g}_realised"].mean()
-    return [
-        _row(
+    realised_fpr = targets[f"tpr@{x:g}_realised"].mean()
+    n0 = targets["n0"].to_numpy()
+    groups = n0
+    if group_counts is not None:
+        groups = group_counts[:, 1]
+    _, upper_ends = clopper_pearson_of_groups(targets[f"tpr@{x:g}_fp"].to_numpy(), n0, groups)
+    upper_fpr = upper_ends.mean()
+    rows = []
+    for prior in PRIORS:
+        row = _row(
             "ppv",
-            ppv(tpr, realised, prior),
-            low=ppv(tpr, upper, prior),
+            ppv(tpr, realised_fpr, prior),
+            low=ppv(tpr, upper_fpr, prior),
             fpr=x,
             prior=prior,
             chance=prior,
             measurable=bool(measurable),
         )
-        for prior in PRIORS
-    ]
+        rows.append(row)
+    return rows
 
 
 def _flags(scores: Scores, rows: pd.DataFrame, fpr: Sequence[float]) -> str:
-    """Everything that a reader must know before quoting the attack's rows."""
+    """Everything that a reader must know before quoting the attack's rows.
+
+    rows: of `per_target`, of this attack.
+    """
     reported = scores.info.get("flags") or []
+    flags = [reported] if isinstance(reported, str) else list(map(str, reported))
     pairs = rows["pair"].nunique()
     targets = quantity(len(rows), "target")
     who = "one target" if len(rows) == 1 else targets
-    # as in the self-test
-    error = auc_null_error(rows["n1"].mean(), rows["n0"].mean()) / np.sqrt(max(len(rows) / 2, 1))
-    flags = [reported] if isinstance(reported, str) else list(map(str, reported))
     if pairs < 2:
         flags.append(f"{who}: training randomness not covered")
     elif pairs < FEW:
         unit = f"{unit_word(scores)}s"
         flags.append(f"few {unit} ({pairs}): wide intervals, Student's t over {unit}")
-    if rows.groupby("pair")["auc"].mean().mean() < 0.5 - 3 * error:
-        flags.append("inverted or leaking design: AUC below 0.5 by more than 3 s.e.")
+    # as in the negative control: one target of a pair counts
+    error = auc_null_error(rows["n1"].mean(), rows["n0"].mean()) / np.sqrt(max(len(rows) / 2, 1))
+    mean_of_pairs = rows.groupby("pair")["auc"].mean().mean()
+    if mean_of_pairs < 0.5 - SIGN_ERRORS * error:
+        flags.append(f"inverted or leaking design: AUC below 0.5 by more than {SIGN_ERRORS:g} s.e.")
     for x in fpr:
         tied = int(((rows["fpr_floor"] > x) & rows[f"tpr@{x:g}_measurable"]).sum())
         if tied:
@@ -312,15 +332,19 @@ def _max_rows(tables: list[pd.DataFrame]) -> pd.DataFrame:
 
     tables: the rows of each attack, all in the same order.
     """
-    auc = [table.iloc[0]["value"] for table in tables]
-    rows = tables[int(np.argmax(auc))].copy()
+    areas = [rows_of(table, "auc")["value"].iloc[0] for table in tables]
+    rows = tables[int(np.argmax(areas))].copy()
     picked = []
     for metric in ("auc", "advantage", "balanced_accuracy", "tpr"):
-        for place in rows.index[rows["metric"] == metric]:
-            same = pd.DataFrame([table.loc[place] for table in tables])
-            best = same["attack"].iloc[int(np.argmax(same["value"].astype(float)))]
-            rows.loc[place, ["value", "low", "high"]] = same[["value", "low", "high"]].max()
-            if metric != "balanced_accuracy":  # which is (1 + advantage) / 2
-                name = f"tpr@{rows.loc[place, 'fpr']:g}" if metric == "tpr" else metric
-                picked.append(f"{name} {in_words(best)}")
+        for row in rows.index[rows["metric"] == metric]:
+            of_attacks = pd.DataFrame([table.loc[row] for table in tables])
+            numbers = of_attacks[["value", "low", "high"]].astype(float)
+            rows.loc[row, ["value", "low", "high"]] = numbers.max()
+            if metric == "balanced_accuracy":  # it is (1 + advantage) / 2
+                continue
+            best = of_attacks["attack"].iloc[int(np.argmax(numbers["value"]))]
+            name = metric
+            if metric == "tpr":
+                name = f"tpr@{rows.loc[row, 'fpr']:g}"
+            picked.append(f"{name} {in_words(best)}")
     return rows.assign(attack="max", flags=f"unadjusted: {', '.join(picked)}")

@@ -16,6 +16,7 @@ from mia_nb.metrics.curve import (
     area,
     counts,
     largest_gap,
+    last_vertex,
     measurable,
     null_advantage,
     rates,
@@ -28,7 +29,7 @@ from mia_nb.types import Scores
 FPR = (0.001, 0.01, 0.1)
 
 
-def names(fpr: float | Sequence[float]) -> list[str]:
+def metric_names(fpr: float | Sequence[float]) -> list[str]:
     """Metric names in the order used throughout: auc, advantage, one tpr@x per FPR."""
     return ["auc", "advantage", *(f"tpr@{x:g}" for x in fpr)]
 
@@ -65,12 +66,13 @@ def tied_floor(scores: Scores) -> float:
     floors = []
     for row in range(len(scores.value)):
         _, fp, _ = counts(*scored(scores, row))
-        floors.append(fp[fp > 0][0] / fp[-1])
+        smallest_above_0 = fp[fp > 0][0]
+        floors.append(smallest_above_0 / fp[-1])
     return float(max(floors))
 
 
 def per_target_metrics(scores: Scores, fpr: float | Sequence[float] = FPR) -> np.ndarray:
-    """(targets, metrics) in the order of `names`."""
+    """(targets, metrics) in the order of `metric_names`."""
     fpr = rates(fpr)
     metrics = []
     for row in range(len(scores.value)):
@@ -80,7 +82,7 @@ def per_target_metrics(scores: Scores, fpr: float | Sequence[float] = FPR) -> np
 
 
 def metrics_of_counts(tp: np.ndarray, fp: np.ndarray, fpr: Sequence[float]) -> list[float]:
-    """Every metric of one target, in the order of `names`, from its `counts`."""
+    """Every metric of one target, in the order of `metric_names`, from its `counts`."""
     tpr = [tp[vertex_at(tp, fp, x)] / tp[-1] for x in fpr]  # without intervals, which take time
     return [area(tp, fp), largest_gap(tp, fp), *tpr]
 
@@ -104,11 +106,10 @@ def per_target(scores: Scores | dict[str, Scores], fpr: Rates = FPR) -> pd.DataF
         ValueError: for a target without a score.
     """
     fpr = rates(fpr)
-    rows = [
-        _target_row(name, scores_of_attack, row, fpr)
-        for name, scores_of_attack in scores_by_attack(scores).items()
-        for row in range(len(scores_of_attack.targets))
-    ]
+    rows = []
+    for name, scores_of_attack in scores_by_attack(scores).items():
+        for row in range(len(scores_of_attack.targets)):
+            rows.append(_target_row(name, scores_of_attack, row, fpr))
     return pd.DataFrame(rows)
 
 
@@ -129,6 +130,7 @@ def scores_by_attack(scores: Scores | dict[str, Scores]) -> dict[str, Scores]:
 
 
 def _target_row(name: str, scores: Scores, row: int, fpr: Sequence[float]) -> dict:
+    """The row of one target in the table of `per_target`."""
     score, member = scored(scores, row)
     tp, fp, _ = counts(score, member)
     n1 = int(tp[-1])
@@ -136,9 +138,9 @@ def _target_row(name: str, scores: Scores, row: int, fpr: Sequence[float]) -> di
     gap = largest_gap(tp, fp)
     train_acc, test_acc = scores.accuracy[row]
     train_loss, test_loss = scores.loss[row]
-    at_rates = {}
+    tprs = {}
     for x in fpr:
-        at_rates |= _at_rate(tp, fp, x)
+        tprs |= _tpr_columns(tp, fp, x)
     return {
         "attack": name,
         "target": int(scores.targets[row]),
@@ -149,7 +151,7 @@ def _target_row(name: str, scores: Scores, row: int, fpr: Sequence[float]) -> di
         "advantage": gap,
         "balanced_accuracy": (1 + gap) / 2,
         "advantage_null": null_advantage(n1, n0),
-        **at_rates,
+        **tprs,
         "tie_mass": tie_mass(score),
         "fpr_floor": fp[1] / n0,
         "n1": n1,
@@ -163,18 +165,21 @@ def _target_row(name: str, scores: Scores, row: int, fpr: Sequence[float]) -> di
     }
 
 
-def _at_rate(tp: np.ndarray, fp: np.ndarray, x: float) -> dict:
-    """The columns of one FPR."""
+def _tpr_columns(tp: np.ndarray, fp: np.ndarray, x: float) -> dict:
+    """The columns of the TPR at one FPR x."""
     at = tpr_at_counts(tp, fp, x)
-    fewer = np.searchsorted(fp, allowed(x, at.n0) - 1, side="right") - 1
-    values = {
-        "": at.tpr,
-        "_low": at.low,
-        "_high": at.high,
-        "_tp": at.tp,
-        "_fewer": tp[fewer] / at.n1 if fewer >= 0 else 0.0,
-        "_fp": at.fp,
-        "_realised": at.fpr_realised,
-        "_measurable": at.measurable,
+    tpr_with_one_fewer = 0.0
+    one_fewer = last_vertex(fp, allowed(x, at.n0) - 1)
+    if one_fewer >= 0:
+        tpr_with_one_fewer = tp[one_fewer] / at.n1
+    name = f"tpr@{x:g}"
+    return {
+        name: at.tpr,
+        f"{name}_low": at.low,
+        f"{name}_high": at.high,
+        f"{name}_tp": at.tp,
+        f"{name}_fewer": tpr_with_one_fewer,
+        f"{name}_fp": at.fp,
+        f"{name}_realised": at.fpr_realised,
+        f"{name}_measurable": at.measurable,
     }
-    return {f"tpr@{x:g}{end}": value for end, value in values.items()}

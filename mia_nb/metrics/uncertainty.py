@@ -40,7 +40,7 @@ from mia_nb.checks import checked
 from mia_nb.metrics.bootstrap import RESAMPLES, bootstrap
 from mia_nb.metrics.curve import clopper_pearson, clopper_pearson_of_groups
 from mia_nb.metrics.pairs import numbered, same_masks
-from mia_nb.metrics.targets import FPR, names, per_target, per_target_metrics
+from mia_nb.metrics.targets import FPR, metric_names, per_target, per_target_metrics
 from mia_nb.types import Scores
 
 STRICTER_PAIRS = 3  # with so many pairs Student's t is taken at half the error
@@ -58,7 +58,7 @@ def half_width(
     *,
     confidence: float = 0.95,
     free: int | None = None,
-):
+) -> np.ndarray | float:
     """Half of the interval of a mean: sqrt(t^2 over_pairs + z^2 shared), and at least
     z sqrt(least).
 
@@ -152,8 +152,9 @@ def interval(
         quantile = ndtri(upper) if free is None else stdtrit(free, upper)
         half = quantile * np.sqrt(variance.by_samples)
     mean = values.mean(0)
-    low, high = mean - half, mean + half
-    return (low, high) if within is None else (np.clip(low, *within), np.clip(high, *within))
+    if within is None:
+        return mean - half, mean + half
+    return np.clip(mean - half, *within), np.clip(mean + half, *within)
 
 
 def metric_interval(
@@ -164,8 +165,8 @@ def metric_interval(
     confidence: float = 0.95,
     groups: np.ndarray | None = None,
 ) -> tuple[float, float]:
-    """(low, high) of the mean of one metric over targets, inside [0, 1]: `interval`, made wider
-    where that is too narrow.
+    """(low, high) of the mean of one metric over targets, inside [0, 1]: that of `interval`, or a
+    wider one where that is too narrow.
 
     Parameters:
         name: of the metric.
@@ -220,7 +221,10 @@ def _ends_of_tpr(
     hits = rows[f"{name}_tp"].to_numpy()
     n1 = rows["n1"].to_numpy()
     trials = _sides(rows, groups)[:, 0]
-    few = min((hits * trials / n1).sum(), ((n1 - hits) * trials / n1).sum()) < FEW_HITS
+    # counted in groups of members where there are groups
+    found = (hits * trials / n1).sum()
+    missed = ((n1 - hits) * trials / n1).sum()
+    few = min(found, missed) < FEW_HITS
     if rows["pair"].nunique() > 1 and not few:
         return low, high
     exact_low, exact_high = clopper_pearson_of_groups(hits, n1, trials, confidence=confidence)
@@ -239,14 +243,17 @@ def _ends_of_advantage(
     0 at most the larger share. (Twice an AUC less 1 is no bound: it may be larger or smaller.)
     """
     values = rows["advantage"].to_numpy(float)
-    perfect = (values == 1).all()
-    if not perfect and values.any():
+    all_one = (values == 1).all()
+    all_zero = not values.any()
+    if not (all_one or all_zero):
         return ends
-    each_side = (1 + confidence) / 2  # a confidence with half the error
-    shares = clopper_pearson(0, _sides(rows, groups).min(0), confidence=each_side)[1]
-    if perfect:
+    with_half_the_error = (1 + confidence) / 2
+    fewest = _sides(rows, groups).min(0)
+    _, shares = clopper_pearson(0, fewest, confidence=with_half_the_error)
+    if all_one:
         return 1 - shares.sum(), 1.0
-    return ends[0], np.fmax(ends[1], shares.max())
+    low, high = ends
+    return low, np.fmax(high, shares.max())
 
 
 def _ends_of_auc(
@@ -269,12 +276,12 @@ def _ends_of_auc(
         return clopper_pearson(fewest * values[0], fewest, confidence=confidence)
     if fewest >= FEW_SAMPLES:
         return ends
-    of_targets = [
-        newcombe(value, n1, n0, confidence=confidence)
-        for value, (n1, n0) in zip(values, sides, strict=True)
-    ]
-    low, high = np.mean(of_targets, axis=0)
-    return np.fmin(ends[0], low), np.fmax(ends[1], high)
+    of_targets = []
+    for value, (n1, n0) in zip(values, sides, strict=True):
+        of_targets.append(newcombe(value, n1, n0, confidence=confidence))
+    newcombe_low, newcombe_high = np.mean(of_targets, axis=0)
+    low, high = ends
+    return np.fmin(low, newcombe_low), np.fmax(high, newcombe_high)
 
 
 def with_ends(name: str, value: float, low: float, high: float) -> dict[str, float]:
@@ -293,9 +300,12 @@ def newcombe(value: float, n1: int, n0: int, *, confidence: float = 0.95) -> tup
     """
     z = -ndtri((1 - confidence) / 2)
 
+    mean_size = (n1 + n0) / 2
+
     def too_far(area: float) -> bool:
+        """Whether this AUC lies outside the interval."""
         by_pairs = (1 - area) / (2 - area) + area / (1 + area)
-        variance = area * (1 - area) * (1 + ((n1 + n0) / 2 - 1) * by_pairs) / (n1 * n0)
+        variance = area * (1 - area) * (1 + (mean_size - 1) * by_pairs) / (n1 * n0)
         return abs(value - area) > z * np.sqrt(variance)
 
     low, _ = bisect(lambda area: not too_far(area), 0.0, float(value))
@@ -313,8 +323,8 @@ def difference(
     seed: Count = 0,
     confidence: Level = 0.95,
 ) -> pd.DataFrame:
-    """a - b in every metric: a paired interval, the same samples and pairs on both sides. Each side
-    leaves out what its own attack did not score (NaN).
+    """The difference a - b of every metric, with a paired interval: samples and pairs are the same
+    on both sides. Each side leaves out what its own attack did not score (NaN).
 
     Parameters:
         a: scores of one attack, or of one family.
@@ -339,7 +349,7 @@ def difference(
     drawn = np.stack([drawn_a[name] - drawn_b[name] for name in drawn_a], 2)
     low, high = interval(value, a.pair, drawn, confidence=confidence, within=DIFFERENCE)
     table = {"value": value.mean(0), "low": low, "high": high}
-    return pd.DataFrame(table, index=pd.Index(names(fpr), name="metric"))
+    return pd.DataFrame(table, index=pd.Index(metric_names(fpr), name="metric"))
 
 
 @checked
@@ -352,7 +362,7 @@ def intervals(
     confidence: Level = 0.95,
     groups: Array | None = None,
 ) -> pd.DataFrame:
-    """The interval of every metric of one attack, mean over targets.
+    """Every metric of one attack, as a mean over targets with its interval.
 
     Parameters:
         scores: of one attack.
@@ -381,7 +391,9 @@ def groups_per_side(scores: Scores, groups: np.ndarray) -> np.ndarray:
     known = ~np.isnan(scores.value)
     sides = []
     for scored, member in zip(known, scores.member, strict=True):
-        sides.append([len(np.unique(number[scored & side])) for side in (member, ~member)])
+        members = np.unique(number[scored & member])
+        non_members = np.unique(number[scored & ~member])
+        sides.append([len(members), len(non_members)])
     return np.array(sides)
 
 

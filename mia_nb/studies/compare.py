@@ -14,7 +14,7 @@ import pandas as pd
 from mia_nb.metrics.bootstrap import bootstrap
 from mia_nb.metrics.curve import measurable
 from mia_nb.metrics.pairs import same_masks
-from mia_nb.metrics.targets import FPR, names, per_target_metrics, smallest
+from mia_nb.metrics.targets import FPR, metric_names, per_target_metrics, smallest
 from mia_nb.metrics.uncertainty import half_width, interval, variances
 from mia_nb.studies.below_curve import curve_rows
 from mia_nb.studies.contrasts import contrasts, one_pair
@@ -52,7 +52,7 @@ def measuring(n_resamples: int, seed: int) -> Callable[[Scores], dict]:
     def measured(scores: Scores) -> dict:
         """Each metric of these scores, with its resampled values."""
         drawn = bootstrap(scores, FPR, n_resamples=n_resamples, seed=seed)
-        points = dict(zip(names(FPR), per_target_metrics(scores, FPR).T, strict=True))
+        points = dict(zip(metric_names(FPR), per_target_metrics(scores, FPR).T, strict=True))
         results = {name: (values, drawn[name]) for name, values in points.items()}
         results["test_accuracy"] = (scores.accuracy[:, 1], None)
         results["gap"] = (scores.accuracy[:, 0] - scores.accuracy[:, 1], None)
