@@ -5,14 +5,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from mia_nb.metrics.bootstrap import bootstrap
-from mia_nb.metrics.curve import measurable
+from mia_nb.metrics.curve import measurable, rate_of
 from mia_nb.metrics.pairs import same_masks
 from mia_nb.metrics.targets import FPR, metric_names, per_target_metrics, smallest
 from mia_nb.metrics.uncertainty import half_width, interval, variances
@@ -20,7 +21,7 @@ from mia_nb.studies.below_curve import curve_rows
 from mia_nb.studies.contrasts import contrasts, one_pair
 from mia_nb.studies.equal_accuracy import equal_accuracy_rows
 from mia_nb.studies.settings import Setting
-from mia_nb.studies.study import Claim, Contrast, rate_of
+from mia_nb.studies.study import Claim, Contrast
 from mia_nb.types import Scores
 
 COLUMNS = [
@@ -43,28 +44,40 @@ COLUMNS = [
 ]
 
 
-def measuring(n_resamples: int, seed: int) -> Callable[[Scores], dict]:
-    """A function of scores that gives {metric: (values of the targets, resampled values or None)}.
-    The same scores are resampled once, however many comparisons and verdicts ask for them.
+class Measured(NamedTuple):
+    """A metric of the targets of one setting, or of the weighted sum of several."""
+
+    values: np.ndarray  # (targets,)
+    draws: np.ndarray | None  # (n_resamples, targets), where samples were drawn
+
+
+Measure = Callable[[Scores], dict[str, Measured]]
+
+
+def measuring(n_resamples: int, seed: int) -> Measure:
+    """A function from scores to {metric: Measured}. The same scores are resampled once, however
+    many comparisons and verdicts ask for them.
     """
 
     @cache
-    def measured(scores: Scores) -> dict:
-        """Each metric of these scores, with its resampled values."""
-        drawn = bootstrap(scores, FPR, n_resamples=n_resamples, seed=seed)
-        points = dict(zip(metric_names(FPR), per_target_metrics(scores, FPR).T, strict=True))
-        results = {name: (values, drawn[name]) for name, values in points.items()}
-        results["test_accuracy"] = (scores.accuracy[:, 1], None)
-        results["gap"] = (scores.accuracy[:, 0] - scores.accuracy[:, 1], None)
-        return results
+    def measure(scores: Scores) -> dict[str, Measured]:
+        draws = bootstrap(scores, FPR, n_resamples=n_resamples, seed=seed)
+        metrics = per_target_metrics(scores, FPR)
+        measured = {}
+        for column, name in enumerate(metric_names(FPR)):
+            measured[name] = Measured(metrics[:, column], draws[name])
+        train_accuracy, test_accuracy = scores.accuracy.T
+        measured["test_accuracy"] = Measured(test_accuracy, None)
+        measured["gap"] = Measured(train_accuracy - test_accuracy, None)
+        return measured
 
-    return measured
+    return measure
 
 
 def compare(
     claims: dict[str, Claim],
     settings: dict[Setting, Scores],
-    measured: Callable[[Scores], dict],
+    measure: Measure,
     *,
     frontier: pd.DataFrame | None,
     delta: float,
@@ -72,16 +85,18 @@ def compare(
 ) -> pd.DataFrame:
     """One row, with `COLUMNS`, for each comparison that the claims rest on and that was run.
 
-    settings: of `usable` that the study decides by; measured: of `measuring`. ValueError when
+    settings: of `usable` that the study decides by; measure: of `measuring`. ValueError when
     targets were trained on different masks.
     """
     _check_same_masks(settings)
     n0 = min((smallest(scores)[1] for scores in settings.values()), default=0)
+    # the TPR at the smallest FPR that all settings can measure
     tpr = next((f"tpr@{x:g}" for x in FPR if measurable(f"tpr@{x:g}", n0)), None)
     rows = []
     for name, claim in claims.items():
         compared = contrasts(claim, settings)
-        claim_rows = _difference_rows(list(_with_tpr(compared, tpr)), settings, measured, level)
+        without_curve = list(_with_tpr(compared, tpr))
+        claim_rows = _difference_rows(without_curve, settings, measure, level)
         claim_rows += curve_rows(compared, settings, delta, level)
         if frontier is not None and claim.matched:
             claim_rows += equal_accuracy_rows(compared, claim.matched, frontier, level)
@@ -122,37 +137,43 @@ def _with_tpr(compared: list[Contrast], tpr: str | None) -> Iterator[Contrast]:
 def _difference_rows(
     compared: list[Contrast],
     settings: dict[Setting, Scores],
-    measured: Callable,
+    measure: Measure,
     level: float,
 ) -> list[dict]:
     """A row for each contrast. Its interval is that of `metrics.interval`, or `ratio_interval`, and
     is paired: every setting has the same samples and pairs. Intervals of accuracies and gaps cover
     pairs alone.
     """
-
-    def strongest(contrast: Contrast) -> list[tuple]:
-        """(values, resampled values) of each side, by its attack with the largest mean."""
-        chosen = []
-        for side in contrast.sides:
-            candidates = [measured(settings[setting])[contrast.metric] for setting in side]
-            chosen.append(max(candidates, key=lambda candidate: candidate[0].mean()))
-        return chosen
-
-    joint = Counter(map(_joint_group, compared))
+    comparisons_of_group = Counter(map(_joint_group, compared))
     rows = []
     for contrast in compared:
-        levels = (level, 1 - (1 - level) / joint[_joint_group(contrast)])
+        joint_level = 1 - (1 - level) / comparisons_of_group[_joint_group(contrast)]
         scores = settings[contrast.first]
-        sides = strongest(contrast)
-        estimate = _ratio if contrast.ratio else _difference
-        row = contrast.row(*estimate(contrast, sides, scores.pair, levels))
+        sides = []
+        for side in contrast.sides:
+            measured = [measure(settings[setting])[contrast.metric] for setting in side]
+            sides.append(_strongest(measured))
+        if contrast.ratio:
+            row = _ratio_row(contrast, sides, scores.pair, (level, joint_level))
+        else:
+            row = _difference_row(contrast, sides, scores.pair, (level, joint_level))
         if one_pair(scores):  # the intervals then cover samples only
             row["outcome"] = "open"
         if contrast.margin and contrast.metric == "auc" and len(sides) == 2:
-            leaks = [(values - 0.5, drawn - 0.5) for values, drawn in sides]
+            leaks = [_above_chance(side) for side in sides]
             row |= _relative(leaks, scores.pair, level)
         rows.append(row)
     return rows
+
+
+def _strongest(measured: list[Measured]) -> Measured:
+    """The one of the largest mean over targets."""
+    return max(measured, key=lambda candidate: candidate.values.mean())
+
+
+def _above_chance(auc: Measured) -> Measured:
+    """AUCs minus 1/2."""
+    return Measured(auc.values - 0.5, auc.draws - 0.5)
 
 
 def _joint_group(contrast: Contrast) -> str:
@@ -160,28 +181,29 @@ def _joint_group(contrast: Contrast) -> str:
     return "needed" if contrast.needed else f"{contrast.part}, {contrast.metric}"
 
 
-def _difference(
-    contrast: Contrast, sides: list[tuple], pair: np.ndarray, levels: Sequence[float]
-) -> tuple:
-    """(value, interval for each level) of the weighted sum of the sides."""
-    points, draws = zip(*sides, strict=True)
-    values = contrast.weighted(points)
-    drawn = None if draws[0] is None else contrast.weighted(draws)
+def _difference_row(
+    contrast: Contrast, sides: list[Measured], pair: np.ndarray, levels: tuple[float, float]
+) -> dict[str, object]:
+    """The row of the weighted sum of the sides; levels: (given, joint)."""
+    values = contrast.weighted([side.values for side in sides])
+    draws = None
+    if sides[0].draws is not None:
+        draws = contrast.weighted([side.draws for side in sides])
     within = contrast.possible
-    ends = [interval(values, pair, drawn, confidence=level, within=within) for level in levels]
-    return values.mean(), *ends
+    ends = [interval(values, pair, draws, confidence=level, within=within) for level in levels]
+    return contrast.row(values.mean(), *ends)
 
 
-def _ratio(
-    contrast: Contrast, sides: list[tuple], pair: np.ndarray, levels: Sequence[float]
-) -> tuple:
-    """(value, interval for each level) of the ratio of the first side to the second."""
+def _ratio_row(
+    contrast: Contrast, sides: list[Measured], pair: np.ndarray, levels: tuple[float, float]
+) -> dict[str, object]:
+    """The row of the ratio of the first side to the second; levels: (given, joint)."""
     (a, draws_a), (b, draws_b) = sides
     with np.errstate(divide="ignore", invalid="ignore"):
         # a mean below 0 counts as 0, as in the interval
         value = np.divide(np.maximum(a.mean(), 0.0), np.maximum(b.mean(), 0.0))
     ends = [ratio_interval(a, b, pair, draws_a, draws_b, confidence=level) for level in levels]
-    return value, *ends
+    return contrast.row(value, *ends)
 
 
 def ratio_interval(
@@ -213,12 +235,16 @@ def ratio_interval(
     resampled = None
     if draws_a is not None:
         resampled = np.stack([draws_a, draws_b], 2)
-    squares = []  # of half the intervals of a, b and a + b
-    for combination in np.array([[1, 0], [0, 1], [1, 1]]):
-        drawn = None if resampled is None else resampled @ combination
-        variance = variances(values @ combination, pair, drawn)
-        squares.append(half_width(*variance, confidence=confidence) ** 2)
-    square_a, square_b, square_sum = squares
+
+    def square(weights: list[int]) -> float:
+        """The square of half the interval of the weighted sum of a and b."""
+        drawn = None if resampled is None else resampled @ weights
+        variance = variances(values @ weights, pair, drawn)
+        return half_width(*variance, confidence=confidence) ** 2
+
+    square_a = square([1, 0])
+    square_b = square([0, 1])
+    square_sum = square([1, 1])
     covariance = (square_sum - square_a - square_b) / 2
     # The ends are the roots of quadratic r^2 - 2 linear r + constant.
     mean_a, mean_b = values.mean(0)
@@ -235,13 +261,15 @@ def ratio_interval(
     return max(low, 0.0), max(high, 0.0)
 
 
-def _relative(leaks: list[tuple], pair: np.ndarray, level: float) -> dict[str, float]:
-    """A difference of AUC as a share of the second side's AUC - 1/2, with its interval. A first
-    side's AUC below 1/2 counts as 1/2, as for the interval.
+def _relative(leaks: list[Measured], pair: np.ndarray, level: float) -> dict[str, float]:
+    """The difference of two leaks, each an AUC - 1/2, as a share of the second, with its interval.
+    A first one below 0 counts as 0, as for the interval.
 
     With a leak of only 0.02 almost any two networks are within a margin of 0.01.
     """
     (a, draws_a), (b, draws_b) = leaks
     low, high = ratio_interval(a, b, pair, draws_a, draws_b, confidence=level)
-    share = max(a.mean(), 0.0) / b.mean() - 1 if b.mean() > 0 else np.nan
+    share = np.nan
+    if b.mean() > 0:
+        share = max(a.mean(), 0.0) / b.mean() - 1
     return {"relative": float(share), "relative_low": low - 1, "relative_high": high - 1}

@@ -15,15 +15,17 @@ import numpy as np
 import pandas as pd
 
 from mia_nb.attacks import in_words
+from mia_nb.metrics.curve import rate_of
 from mia_nb.metrics.targets import FPR, measurable_rates, per_target_metrics, tied_floor
 from mia_nb.studies.below_curve import number_of_tests
 from mia_nb.studies.contrasts import one_pair
 from mia_nb.studies.equal_accuracy import AT_EQUAL
 from mia_nb.studies.settings import Setting
-from mia_nb.studies.study import Claim, Contrast, rate_of
+from mia_nb.studies.study import Claim, Contrast
 from mia_nb.types import Scores
 
 HUNDREDFOLD = 100.0
+NOMINAL, GUARANTEE, AUDITED = 1, 4, 5  # rows of `auditing.ladder`
 ALIKE = 0.9  # share of the ceiling from which a rank correlation counts as that of one ranking
 ATTACK_KEYS = r"\b(?:rmia|lira|nig|attack)\w*"  # which the evidence writes in words
 RANKS = (
@@ -81,10 +83,11 @@ class Case(NamedTuple):
 
 def evidence(case: Case, check_failed: bool) -> str:
     """All phrases on a claim's verdict, joined by "; "."""
-    phrases = [f"not run: needs {case.claim.needs}"]
     if len(case.rows):
-        phrases = _phrases(case, check_failed)
-    return re.sub(ATTACK_KEYS, lambda key: in_words(key[0]), "; ".join(phrases))
+        text = "; ".join(_phrases(case, check_failed))
+    else:
+        text = f"not run: needs {case.claim.needs}"
+    return re.sub(ATTACK_KEYS, lambda key: in_words(key[0]), text)
 
 
 def _phrases(case: Case, check_failed: bool) -> Iterator[str]:
@@ -109,22 +112,25 @@ def _outcomes(part: str, metric: str, group: pd.DataFrame) -> str:
     """How many comparisons of a part and metric are for and against the claim, and the weakest of
     them (not for a TPR that decides nothing).
     """
-    comparisons = len(group)
-    supporting = (group["outcome"] == "for").sum()
-    opposing = (group["outcome"] == "against").sum()
-    text = f"{supporting} of {comparisons} for, {opposing} of {comparisons} against"
-    weakest = _weakest(group)
-    if weakest["needed"] or not metric.startswith("tpr@"):
-        form = ".1f" if metric.startswith("ratio of tpr") else "+.3f"
-        value, low, high = (format(weakest[name], form) for name in ("value", "low", "high"))
-        numbers = f"{weakest['compared']} {value} [{low}, {high}]"
-        text = f"{text}, least {numbers}" if comparisons > 1 else numbers
     title = part
     if metric.startswith(part):
         title = metric
     elif "tpr@" in metric:
         title = f"{part} {metric}"
-    return f"{title}: {text}"
+    comparisons = len(group)
+    supporting = (group["outcome"] == "for").sum()
+    opposing = (group["outcome"] == "against").sum()
+    counts = f"{supporting} of {comparisons} for, {opposing} of {comparisons} against"
+    weakest = _weakest(group)
+    decides_nothing = metric.startswith("tpr@") and not weakest["needed"]
+    if decides_nothing:
+        return f"{title}: {counts}"
+    form = ".1f" if metric.startswith("ratio of tpr") else "+.3f"
+    value, low, high = (format(number, form) for number in weakest[["value", "low", "high"]])
+    numbers = f"{weakest['compared']} {value} [{low}, {high}]"
+    if comparisons == 1:
+        return f"{title}: {numbers}"
+    return f"{title}: {counts}, least {numbers}"
 
 
 def _largest_share(part: str, group: pd.DataFrame) -> str:
@@ -145,32 +151,34 @@ def _weakest(group: pd.DataFrame) -> pd.Series:
     """
     value = group["value"].to_numpy()
     support = np.where(group["margin"] == 0, value, -abs(value))
-    order = np.lexsort((support, group["outcome"] == "for"))
-    return group.iloc[order[0]]
+    is_for = group["outcome"] == "for"
+    rows_by_support = np.lexsort((support, is_for))  # by `is_for`, then by support
+    return group.iloc[rows_by_support[0]]
 
 
-def _accuracy(
+def _accuracies(
     compared: list[Contrast], settings: dict[Setting, Scores]
 ) -> dict[str, tuple[float, float]]:
     """{name of the models: (mean train accuracy, mean test accuracy)} of all models compared."""
-    every_setting = {setting for contrast in compared for setting in contrast.settings}
-    accuracy: dict[str, tuple[float, float]] = {}
+    every_setting = set().union(*(contrast.settings for contrast in compared))
+    accuracies: dict[str, tuple[float, float]] = {}
     # the plain recipe sorts first, so that its accuracy, of the model as it is used, is kept
     for setting in sorted(every_setting, key=lambda setting: (setting.recipe, setting)):
-        accuracy.setdefault(setting.models, tuple(settings[setting].accuracy.mean(0)))
-    return accuracy
+        accuracies.setdefault(setting.models, tuple(settings[setting].accuracy.mean(0)))
+    return accuracies
 
 
 def accuracy_apart(compared: list[Contrast], settings: dict[Setting, Scores]) -> float:
     """The largest difference of mean test accuracy between models of one contrast; NaN where no
     contrast compares different models.
     """
-    accuracy = _accuracy(compared, settings)
+    accuracies = _accuracies(compared, settings)
     differences = []
     for contrast in compared:
-        test = {setting.models: accuracy[setting.models][1] for setting in contrast.settings}
-        if len(test) > 1:
-            differences.append(float(max(test.values()) - min(test.values())))
+        models = {setting.models for setting in contrast.settings}
+        if len(models) > 1:
+            test = [accuracies[name][1] for name in models]
+            differences.append(float(max(test) - min(test)))
     return max(differences, default=np.nan)
 
 
@@ -178,10 +186,10 @@ def _caveats(case: Case) -> Iterator[str]:
     """Phrases on the train and test accuracy of all models compared, on the largest difference of
     accuracy, and on having one pair of targets only.
     """
-    yield "train / test accuracy " + ", ".join(
-        f"{name} {train:.3f} / {test:.3f}"
-        for name, (train, test) in _accuracy(case.contrasts, case.settings).items()
-    )
+    accuracies = []
+    for name, (train, test) in _accuracies(case.contrasts, case.settings).items():
+        accuracies.append(f"{name} {train:.3f} / {test:.3f}")
+    yield f"train / test accuracy {', '.join(accuracies)}"
     difference = accuracy_apart(case.contrasts, case.settings)
     if difference > 0:
         yield f"compared at test accuracies up to {difference:.3f} apart"
@@ -193,8 +201,8 @@ def _caveats(case: Case) -> Iterator[str]:
 
 
 def _alignment(case: Case) -> Iterator[str]:
-    """References of another family may be weaker only because of their scale: the difference that
-    remains when both sides are aligned.
+    """Whether references of another family are weaker only because of their scale, which alignment
+    of both sides removes.
     """
     needed = case.needed
     plain = needed.loc[needed["part"] == "weaker than own", "outcome"]
@@ -209,12 +217,12 @@ def _alignment(case: Case) -> Iterator[str]:
 
 def _not_matched(case: Case) -> Iterator[str]:
     """How many of the deciding comparisons were not repeated at equal accuracy."""
-    needed = case.deciding_aucs
-    compared = (case.rows["part"] == AT_EQUAL["test_acc"]).sum()
-    if case.frontier is not None and compared < needed:
+    deciding = case.deciding_aucs
+    repeated = (case.rows["part"] == AT_EQUAL["test_acc"]).sum()
+    if case.frontier is not None and repeated < deciding:
         yield (
-            f"at equal accuracy: {needed - compared} of {needed} not compared (no checkpoints, or"
-            " no level that both pass)"
+            f"at equal accuracy: {deciding - repeated} of {deciding} not compared (no checkpoints,"
+            " or no level that both pass)"
         )
 
 
@@ -231,46 +239,47 @@ def _noise_not_run(case: Case) -> Iterator[str]:
     """The places of noise in which no network of sigma 2 was run."""
     parts = set(case.rows["part"])
     places = ("both", "training alone", "queries alone")
-    missing = [where for where in places if f"gain of noise in {where}" not in parts]
+    missing = [place for place in places if f"gain of noise in {place}" not in parts]
     if missing:
         yield f"not run at sigma 2: noise in {', '.join(missing)}"
 
 
 def _row_of_ladder(ladder: pd.DataFrame, row: int) -> pd.Series:
-    """A row of `auditing.ladder` by its number."""
+    """A row of `auditing.ladder` by its number, such as `NOMINAL`."""
     return ladder[ladder["row"] == row].iloc[0]
 
 
 def _by_dp_sgd(ladder: pd.DataFrame) -> bool:
     """Whether the guarantee of a ladder is DP-SGD's."""
-    return str(_row_of_ladder(ladder, 4)["method"]).startswith("DP-SGD")
+    return str(_row_of_ladder(ladder, GUARANTEE)["method"]).startswith("DP-SGD")
 
 
 def _accounted(case: Case) -> Iterator[str]:
     """The accounted epsilon of DP-SGD, and whether that covers its tuning."""
-    proved = {}
+    methods = []
     for name, ladder in case.ladders.items():
         if _by_dp_sgd(ladder):
-            proved[name] = _row_of_ladder(ladder, 4)
-    for name, row in proved.items():
-        yield (
-            f"DP-SGD accounted: {name} epsilon {row['shown']} at delta {row['delta']:g},"
-            f" {row['method']}"
-        )
-    if not proved:
+            row = _row_of_ladder(ladder, GUARANTEE)
+            methods.append(row["method"])
+            yield (
+                f"DP-SGD accounted: {name} epsilon {row['shown']} at delta {row['delta']:g},"
+                f" {row['method']}"
+            )
+    if not methods:
         yield "what DP-SGD was accounted at is not given (ladders)"
-    if not any("trainings" in row["method"] for row in proved.values()):
+    if not any("trainings" in method for method in methods):
         yield "an untuned DP-SGD is less accurate than it could be"
 
 
 def _tests_together(case: Case) -> Iterator[str]:
     """How attacks were compared with the curve of an epsilon, and from which FPR on."""
-    needed = [contrast for contrast in case.contrasts if contrast.needed]
+    deciding = [contrast for contrast in case.contrasts if contrast.needed]
+    tests = number_of_tests(deciding, case.settings)
     exceeded = (case.needed["outcome"] == "against").any()
     yield f"curve minus TPR at delta {case.delta:g}, one target at a time (Clopper-Pearson)"
     yield (
         f"a curve {'counts' if exceeded else 'would count'} as exceeded only at"
-        f" {100 * case.level:g} % over {number_of_tests(needed, case.settings)} looks together"
+        f" {100 * case.level:g} % over {tests} looks together"
     )
     least = min(map(rate_of, case.rows["metric"]))
     if least > FPR[0]:
@@ -281,19 +290,23 @@ def _tests_together(case: Case) -> Iterator[str]:
 
 def _ties(case: Case) -> Iterator[str]:
     """Which attacks have a TPR of 0 behind MemGuard by ties, and which find members."""
-    behind = [one for one in case.settings.items() if one[0].output == "memguard"]
-    rates = [x for x in FPR if all(x in measurable_rates(scores) for _, scores in behind)]
+    behind = [setting for setting in case.settings if setting.output == "memguard"]
+    rates = set(FPR)
+    for setting in behind:
+        rates &= set(measurable_rates(case.settings[setting]))
     if not rates:
         return
-    x = rates[0]
-    phrases = []
-    for setting, scores in behind:
-        tpr = per_target_metrics(scores, (x,))[:, 2].mean()
+    x = min(rates)
+    attacks = []
+    for setting in behind:
+        scores = case.settings[setting]
+        tpr = per_target_metrics(scores, (x,))[:, -1].mean()
         floor = tied_floor(scores)
-        phrases.append(f"{setting.attack} {tpr:.3f}")
+        text = f"{setting.attack} {tpr:.3f}"
         if tpr == 0 and floor > x:
-            phrases[-1] += f" by ties (no FPR below {floor:.2f}): the printed 0, and no measure"
-    yield f"TPR at {100 * x:g} % FPR: {', '.join(phrases)}"
+            text += f" by ties (no FPR below {floor:.2f}): the printed 0, and no measure"
+        attacks.append(text)
+    yield f"TPR at {100 * x:g} % FPR: {', '.join(attacks)}"
 
 
 # what `decided_by` names
@@ -315,29 +328,31 @@ def _same_samples(case: Case) -> dict[str, str]:
 
 def _established(case: Case) -> dict[str, str]:
     """What is proved, what is claimed, and whether an audit exceeds it."""
-    evidence = []
+    phrases = []
     verdict = "not established"
     for name, ladder in case.ladders.items():
-        nominal = _row_of_ladder(ladder, 1)
+        nominal = _row_of_ladder(ladder, NOMINAL)
         if not np.isfinite(nominal["epsilon"]) or _by_dp_sgd(ladder):
             continue
-        proved = _row_of_ladder(ladder, 4)
-        audited = _row_of_ladder(ladder, 5)
-        # evidence is split at "; "
-        by = f" ({audited['method'].replace('; ', ', ')})" if audited["method"] else ""
-        evidence.append(
+        guarantee = _row_of_ladder(ladder, GUARANTEE)
+        audited = _row_of_ladder(ladder, AUDITED)
+        method = ""
+        if audited["method"]:
+            one_phrase = audited["method"].replace("; ", ", ")  # evidence is split at "; "
+            method = f" ({one_phrase})"
+        phrases.append(
             f"{name} at delta {nominal['delta']:g}: {nominal['label']} {nominal['shown']}, training"
-            f" guarantee {proved['shown']}, audited {audited['shown']}{by}"
+            f" guarantee {guarantee['shown']}, audited {audited['shown']}{method}"
         )
         if nominal["verdict"]:
-            evidence.append(f"nominal value of {name}: {nominal['verdict']}")
+            phrases.append(f"nominal value of {name}: {nominal['verdict']}")
         if str(nominal["verdict"]).startswith("refuted at"):
             verdict = "does not hold"
-    if not evidence:
-        evidence.append(
+    if not phrases:
+        phrases.append(
             "training guarantee none (infinite); nominal value and audit not given (ladders)"
         )
-    return {"verdict": verdict, "evidence": "; ".join([*evidence, *COUNTEREXAMPLES])}
+    return {"verdict": verdict, "evidence": "; ".join([*phrases, *COUNTEREXAMPLES])}
 
 
 REMARKS = {

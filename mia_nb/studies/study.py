@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from mia_nb._yaml import read_yaml_file
+from mia_nb.metrics.curve import rate_of
 from mia_nb.studies.settings import Setting
 
 FOLDER = Path(__file__).parent
-WEIGHTS = (1, -1, -1, 1)  # of the sides of a contrast
+WEIGHTS = (1, -1, -1, 1)  # of the sides of a contrast: a - b, and of `beyond` minus the same
 Selections = list[dict]  # of which the first that matches any setting counts
 
 
@@ -79,19 +80,22 @@ class Contrast(NamedTuple):
         """The weighted sum of the sides' values, numbers or arrays, minus the value at chance where
         the contrast is with chance.
         """
-        chance = 0.0
-        if self.minus == "chance":
-            chance = 0.5 if self.metric == "auc" else rate_of(self.metric)
-        return sum(weight * value for weight, value in zip(WEIGHTS, values, strict=False)) - chance
+        total = sum(weight * value for weight, value in zip(WEIGHTS, values, strict=False))
+        if self.minus != "chance":
+            return total
+        chance = 0.5 if self.metric == "auc" else rate_of(self.metric)
+        return total - chance
 
     @property
     def possible(self) -> tuple[float, float]:
         """The smallest and the largest weighted sum that there can be."""
         low, high = (-1.0, 1.0) if self.metric == "gap" else (0.0, 1.0)
-        positive = [weight > 0 for weight in WEIGHTS[: len(self.sides)]]
-        smallest = self.weighted([low if side else high for side in positive])
-        largest = self.weighted([high if side else low for side in positive])
-        return smallest, largest
+        values_of_smallest = []
+        values_of_largest = []
+        for weight in WEIGHTS[: len(self.sides)]:
+            values_of_smallest.append(low if weight > 0 else high)
+            values_of_largest.append(high if weight > 0 else low)
+        return self.weighted(values_of_smallest), self.weighted(values_of_largest)
 
     def outcome(self, ends: tuple[float, float], simultaneous: tuple[float, float]) -> str:
         """ "for" or "against" the claim, or "open".
@@ -209,14 +213,13 @@ class Study(NamedTuple):
     printed: dict = {}  # noqa: RUF012
 
 
-def rate_of(metric: str) -> float:
-    """The FPR in a metric's name; 0 where there is none."""
-    return float(metric.partition("tpr@")[2] or 0)
-
-
 def load(study: str | Path, verdict: str = "extended") -> Study:
-    """The study of this name, which is read once, or of the YAML file at this path, which is read
-    each time, since it may be edited; with the comparisons that this verdict asks for.
+    """A study, with the comparisons that a verdict asks for.
+
+    Parameters:
+        study: the name of one that comes with the package, which is read once; or the path of a
+            YAML file, which is read each time, since it may be edited.
+        verdict: "as printed" or "extended".
     """
     if str(study).endswith(".yaml"):
         return _read(Path(study), verdict)
@@ -233,7 +236,7 @@ def _read(path: Path, verdict: str) -> Study:
         study = Study(**read_yaml_file(path))
         claims = {name: _claim(entries, verdict) for name, entries in study.claims.items()}
         for claim in claims.values():
-            for field in {*study.decide, *_fields(claim)}:
+            for field in (*study.decide, *_fields(claim)):
                 getattr(Setting(), field)  # AttributeError for one that no setting has
     except (AttributeError, TypeError, ValueError) as reason:
         raise ValueError(f"{path.name} is no study: {reason}") from None
@@ -249,20 +252,21 @@ def _claim(entries: dict, verdict: str) -> Claim:
     """
     claim = Claim(**entries)
     joins = []
-    for entry in claim.joins:
-        join = Join(**entry)
-        join = join._replace(a=_selections(join.a), b=_selections(join.b))
-        compared = [Contrast(**comparison) for comparison in join.compare]
-        for contrast in compared:
+    for join_entries in claim.joins:
+        join = Join(**join_entries)
+        wanted = []
+        for comparison in join.compare:
+            contrast = Contrast(**comparison)
             if contrast.minus and contrast.beyond:
                 raise ValueError(f"{contrast.part} has minus and beyond: wanted one of them")
-        wanted = [contrast for contrast in compared if contrast.verdict in ("", verdict)]
-        joins.append(join._replace(compare=wanted))
+            if contrast.verdict in ("", verdict):
+                wanted.append(contrast)
+        joins.append(join._replace(a=_as_list(join.a), b=_as_list(join.b), compare=wanted))
     return claim._replace(joins=joins)
 
 
-def _selections(selection: Any) -> Any:
-    """A list of this selection alone, where it is none yet."""
+def _as_list(selection: dict | Selections | None) -> Selections | None:
+    """The selections of a side, of which a file may give a single one without a list."""
     return [selection] if isinstance(selection, dict) else selection
 
 

@@ -9,6 +9,7 @@ import pandas as pd
 from mia_nb.arguments import Count, Delta, Level, PathLike, Several
 from mia_nb.checks import checked
 from mia_nb.metrics.bootstrap import RESAMPLES
+from mia_nb.metrics.curve import rate_of
 from mia_nb.metrics.targets import FPR
 from mia_nb.studies.compare import compare, measuring
 from mia_nb.studies.contrasts import contrasts
@@ -17,7 +18,7 @@ from mia_nb.studies.evidence import DECIDED_BY, Case, accuracy_apart, evidence
 from mia_nb.studies.joins import matches
 from mia_nb.studies.paper_verdicts import claims_as_printed, printed_alone, printed_comparisons
 from mia_nb.studies.settings import Setting, usable
-from mia_nb.studies.study import Claim, Study, load, rate_of
+from mia_nb.studies.study import Claim, Study, load
 from mia_nb.types import Scores
 
 
@@ -155,26 +156,27 @@ def claims(
     rules = load(study)
     settings = _deciding(rules, settings)
     measured = measuring(n_resamples, seed)
-    options = {"delta": delta, "level": level}
-    given = {"ladders": ladders or {}, "ranks": ranks, **options}
+    levels = {"delta": delta, "level": level}
+    given = {"ladders": ladders or {}, "ranks": ranks, **levels}  # as a `Case` has them
     if comparisons is None:
-        comparisons = compare(rules.claims, settings, measured, frontier=frontier, **options)
+        comparisons = compare(rules.claims, settings, measured, frontier=frontier, **levels)
     table = _verdict_table(rules.claims, settings, comparisons, frontier=frontier, **given)
     name = str(study)
     if not rules.printed or name.endswith(".yaml"):  # only a shipped study has its paper's tables
         return table
+
     printed_claims = claims_as_printed(name)
     printed_settings = printed_alone(name, settings)
-    rows = compare(printed_claims, printed_settings, measured, frontier=None, **options)
+    rows = compare(printed_claims, printed_settings, measured, frontier=None, **levels)
     printed = _verdict_table(printed_claims, printed_settings, rows, frontier=None, **given)
     on_print = printed_comparisons(name)
-    for number, claim in rules.claims.items():
+    for claim_name, claim in rules.claims.items():
         if not claim.quote:
-            printed.loc[number, "verdict"] = "ours"
+            printed.loc[claim_name, "verdict"] = "ours"
         elif claim.proved:
-            printed.loc[number, "verdict"] = claim.proved
-        elif not on_print[number]:
-            printed.loc[number, "verdict"] = "not printed"
+            printed.loc[claim_name, "verdict"] = claim.proved
+        elif not on_print[claim_name]:
+            printed.loc[claim_name, "verdict"] = "not printed"
     table.insert(1, "as_printed", printed["verdict"])
     table["as_printed_evidence"] = printed["evidence"]
     return table
@@ -195,20 +197,23 @@ def evidence_readable(table: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for number, claim in table.iterrows():
         name = f"{number}. {claim['claim']}"
-        grounds = {claim["verdict"]: claim["evidence"]}
+        evidence_of = {claim["verdict"]: claim["evidence"]}
         if "as_printed" in table:
-            grounds[f"as printed: {claim['as_printed']}"] = claim["as_printed_evidence"]
-        for verdict, text in grounds.items():
-            rows += [(name, verdict, phrase) for phrase in text.split("; ")]
-    return pd.DataFrame(rows, columns=["claim", "verdict", "evidence"]).set_index(
-        ["claim", "verdict"]
-    )
+            evidence_of[f"as printed: {claim['as_printed']}"] = claim["as_printed_evidence"]
+        for verdict, text in evidence_of.items():
+            for phrase in text.split("; "):
+                rows.append((name, verdict, phrase))
+    phrases = pd.DataFrame(rows, columns=["claim", "verdict", "evidence"])
+    return phrases.set_index(["claim", "verdict"])
 
 
 def _deciding(study: Study, settings: dict) -> dict[Setting, Scores]:
     """The settings in normal form that decide the study's claims; ValueError as in `usable`."""
-    normal = usable(settings, study.models)
-    return {one: scores for one, scores in normal.items() if matches(one, study.decide)}
+    deciding = {}
+    for setting, scores in usable(settings, study.models).items():
+        if matches(setting, study.decide):
+            deciding[setting] = scores
+    return deciding
 
 
 def _verdict_table(
@@ -224,20 +229,20 @@ def _verdict_table(
     """
     verdicts = {}
     for name, claim in claims.items():
-        compared = contrasts(claim, settings)
-        case = Case(claim, settings, compared, rows[rows["claim"] == name], **given)
-        verdicts[name] = _judged(case)
+        claim_rows = rows[rows["claim"] == name]
+        case = Case(claim, settings, contrasts(claim, settings), claim_rows, **given)
+        verdicts[name] = _claim_row(case)
     return pd.DataFrame.from_dict(verdicts, orient="index").rename_axis("id")
 
 
-def _judged(case: Case) -> dict[str, object]:
+def _claim_row(case: Case) -> dict[str, object]:
     """The row of one claim."""
     claim = case.claim
     auc = case.needed[case.needed["metric"] == "auc"]
     check_failed = (auc["simultaneous_high"] < claim.design_check).any()
     deciding_contrasts = [contrast for contrast in case.contrasts if contrast.needed]
     apart = accuracy_apart(deciding_contrasts, case.settings)
-    verdict = _decided(case)
+    verdict = _plain_verdict(case)
     if check_failed:
         verdict = "not resolved (design check failed)"
     elif verdict in ("holds", "does not hold"):
@@ -255,7 +260,7 @@ def _judged(case: Case) -> dict[str, object]:
     return row
 
 
-def _decided(case: Case) -> str:
+def _plain_verdict(case: Case) -> str:
     """The verdict from the rows that decide and the parts that were not run."""
     outcomes = case.needed["outcome"]
     if not len(outcomes):
@@ -273,17 +278,15 @@ def _qualified(verdict: str, case: Case, unequal: bool) -> str:
     """
     outcomes = case.rows.loc[case.rows["part"] == AT_EQUAL["test_acc"], "outcome"]
     against = (outcomes == "against").any()
-    if verdict == "holds":
-        if against:
-            return "not at equal accuracy"
-        confirmed = len(outcomes) == case.deciding_aucs and (outcomes == "for").all()
-    else:
-        confirmed = against
+    all_for = len(outcomes) == case.deciding_aucs and (outcomes == "for").all()
+    if verdict == "holds" and against:
+        return "not at equal accuracy"
+    confirmed = all_for if verdict == "holds" else against
     if confirmed and len(outcomes):
         # R of stochastic models that were queried less often along training
-        less = ", ".join(case.rows["queried_less"].dropna()).split(", ")
-        queries = "".join(f", {count}" for count in dict.fromkeys(filter(None, less)))
-        return f"{verdict} (also at equal accuracy{queries})"
+        queried_less = ", ".join(case.rows["queried_less"].dropna()).split(", ")
+        words = ["also at equal accuracy", *dict.fromkeys(filter(None, queried_less))]
+        return f"{verdict} ({', '.join(words)})"
     if unequal:
         return f"{verdict} (at unequal accuracy)"
     if verdict == "holds" and any(contrast.minus == "curve" for contrast in case.contrasts):
