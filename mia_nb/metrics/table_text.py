@@ -51,7 +51,7 @@ def _conditions(table: pd.DataFrame, auc: pd.DataFrame) -> pd.DataFrame:
     train = by_attack(table, "train_acc")["value"]
     test = by_attack(table, "test_acc")["value"]
     gap = by_attack(table, "gap")["value"]
-    references = auc["references"].map("{:g}".format, na_action="ignore")
+    references = ["" if pd.isna(count) else f"{count:g}" for count in auc["references"]]
     view = pd.DataFrame(
         {
             "best TPR - FPR (expected by chance)": (
@@ -60,9 +60,10 @@ def _conditions(table: pd.DataFrame, auc: pd.DataFrame) -> pd.DataFrame:
             ),
             "train / test accuracy": (train.map("{:.3f}".format) + test.map(" / {:.3f}".format)),
             "gap": gap.map("{:.3f}".format),
-            "reference models per side": references.astype(object).fillna(""),
+            "reference models per side": references,
             "flags": auc["flags"],
-        }
+        },
+        index=auc.index,
     )
     if "self_test" in table:
         view["self-test"] = auc["self_test"]

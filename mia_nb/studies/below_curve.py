@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from mia_nb.accounting import tradeoff
-from mia_nb.metrics.curve import allowed, clopper_pearson, counts
+from mia_nb.metrics.curve import allowed, clopper_pearson, counts, last_vertex
 from mia_nb.metrics.targets import measurable_rates, scored, tied_floor
 from mia_nb.studies.contrasts import one_pair
 from mia_nb.studies.settings import Setting
@@ -44,10 +44,10 @@ def curve_rows(
     for contrast in with_curve:
         # errors are controlled jointly over comparisons that decide, and jointly over the others
         jointly = [other for other in with_curve if other.needed == contrast.needed]
-        simultaneous = 1 - (1 - level) / max(number_of_tests(jointly, settings), 1)
+        joint_level = 1 - (1 - level) / max(number_of_tests(jointly, settings), 1)
         scores = settings[contrast.first]
         for x in tested_rates(scores):
-            rows.append(_least_room_row(contrast, scores, x, curve, (level, simultaneous)))
+            rows.append(_least_room_row(contrast, scores, x, curve, (level, joint_level)))
     return rows
 
 
@@ -55,17 +55,20 @@ def _least_room_row(
     contrast: Contrast, scores: Scores, x: float, curve: Callable, levels: tuple[float, float]
 ) -> dict:
     """The row of one contrast and rate: the numbers of the target with the least room below the
-    curve, and the outcome over all targets. levels: (pointwise, simultaneous).
+    curve, and the outcome over all targets. levels: (given, joint).
     """
-    rooms = np.array(
-        [room_below(*scored(scores, row), x, curve, levels) for row in range(len(scores.value))]
-    )
-    room, low, high, simultaneous_low, simultaneous_high = rooms.T
+    targets = len(scores.value)
+    rooms = []
+    for row in range(targets):
+        score, member = scored(scores, row)
+        rooms.append(room_below(score, member, x, curve, levels))
+    room, low, high, simultaneous_low, simultaneous_high = np.array(rooms).T
     least = int(room.argmin())
     compared = f"{contrast.compared}, {contrast.first.attack}"
-    if len(rooms) > 1:
-        compared += f", least of {len(rooms)} targets ({scores.targets[least]})"
-    row = contrast._replace(compared=compared, metric=f"tpr@{x:g}").row(
+    if targets > 1:
+        compared += f", least of {targets} targets ({scores.targets[least]})"
+    at_rate = contrast._replace(compared=compared, metric=f"tpr@{x:g}")
+    row = at_rate.row(
         room[least],
         (low[least], high[least]),
         (simultaneous_low[least], simultaneous_high[least]),
@@ -85,16 +88,17 @@ def room_below(
     """[curve - TPR, then its low and high end for each level] of one target at the largest FPR that
     is at most x.
 
-    curve(fpr) is the largest TPR that the curve allows. levels: of confidence, such as (pointwise,
-    simultaneous). Ends are those of `studies.comparisons`: a target whose high end is below 0 lies
-    above the curve.
+    curve(fpr) is the largest TPR that the curve allows. levels: of confidence. Ends are those of
+    `studies.comparisons`: a target whose high end is below 0 lies above the curve.
     """
     tp, fp, _ = counts(score, member)
     # the lowest threshold with at most this FPR, which only non-members set; that of `vertex_at`,
     # which has the fewest false positives among equal TPRs, depends on members too
-    last = np.searchsorted(fp, allowed(x, fp[-1]), side="right") - 1
+    last = last_vertex(fp, allowed(x, fp[-1]))
     room = [float(curve(fp[last] / fp[-1])) - tp[last] / tp[-1]]
     for level in levels:
-        fpr, tpr = (clopper_pearson(hits[last], hits[-1], confidence=level) for hits in (fp, tp))
-        room += [float(curve(fpr[0])) - float(tpr[1]), float(curve(fpr[1])) - float(tpr[0])]
+        fpr_low, fpr_high = clopper_pearson(fp[last], fp[-1], confidence=level)
+        tpr_low, tpr_high = clopper_pearson(tp[last], tp[-1], confidence=level)
+        room.append(float(curve(fpr_low)) - float(tpr_high))
+        room.append(float(curve(fpr_high)) - float(tpr_low))
     return room

@@ -11,7 +11,7 @@ from mia_nb.studies.study import Contrast
 
 SAME = 0.01  # a difference of AUC or of accuracy up to this counts as none
 AT_EQUAL = {"test_acc": "at equal accuracy", "gap": "at equal gap"}
-LEVEL_OF = {"test_acc": "test accuracy", "gap": "gap"}
+IN_WORDS = {"test_acc": "test accuracy", "gap": "gap"}
 
 
 def equal_accuracy_rows(
@@ -26,29 +26,32 @@ def equal_accuracy_rows(
     metric = "gap" if by == "gap" else "auc"
     reached = []
     for contrast in compared:
-        two_sides = len(contrast.sides) == 2
-        if two_sides and contrast.needed and contrast.metric == metric:
-            labels = [side[0].label for side in contrast.sides]
-            curves = frontier[frontier["family"].isin(labels)]
-            top = _highest_level(curves, *labels, by)
-            if top is not None:
-                at_top = partial(matched, curves, by=by, baseline=labels[1], levels=[top])
-                reached.append((contrast, at_top))
+        if len(contrast.sides) != 2 or not contrast.needed or contrast.metric != metric:
+            continue
+        a, b = (side[0].label for side in contrast.sides)
+        curves = frontier[frontier["family"].isin([a, b])]
+        top = _highest_level(curves, a, b, by)
+        if top is not None:
+            at_top = partial(matched, curves, by=by, baseline=b, levels=[top])
+            reached.append((contrast, at_top))
     joint_level = 1 - (1 - level) / max(len(reached), 1)
     rows = []
     for contrast, at_top in reached:
         at_level = at_top(confidence=level).set_index("family")
         simultaneous = at_top(confidence=joint_level).set_index("family")
         queried = []
-        less = []
+        queried_less = []
         for setting, *_ in contrast.sides:
-            if setting.stochastic:
-                count = at_level.loc[setting.label, "queries"]
-                queried.append(f"R = {count:g}" if pd.notna(count) else "R not known")
-                if not count >= setting.queries:
-                    less.append(queried[-1])
+            if not setting.stochastic:
+                continue
+            count = at_level.loc[setting.label, "queries"]
+            text = f"R = {count:g}" if pd.notna(count) else "R not known"
+            queried.append(text)
+            if pd.isna(count) or count < setting.queries:
+                queried_less.append(text)
         row = _row(contrast, by, at_level, simultaneous, queried)
-        rows.append(row | {"queried_less": ", ".join(less)})
+        row["queried_less"] = ", ".join(queried_less)
+        rows.append(row)
     return rows
 
 
@@ -77,13 +80,15 @@ def _row(
     the joint level; queried: how often stochastic sides were queried along training.
     """
     a, b = (side[0].label for side in contrast.sides)
-    at = at_level.loc[a]
+    result = at_level.loc[a]
+    pairs = result["difference_pairs"]
     words = [
-        f"{a} - {b} at {LEVEL_OF[by]} {at['level']:.3f} ({at['difference_pairs']} pairs)",
+        f"{a} - {b} at {IN_WORDS[by]} {result['level']:.3f} ({pairs} pairs)",
         " against ".join(dict.fromkeys(at_level.loc[[a, b], "attack"])),
         " against ".join(dict.fromkeys(queried)),
-        "" if at["over_samples"] else "samples not drawn: decides nothing",
     ]
+    if not result["over_samples"]:
+        words.append("samples not drawn: decides nothing")
     at_equal = contrast._replace(
         part=AT_EQUAL[by],
         compared=", ".join(filter(None, words)),
@@ -91,11 +96,12 @@ def _row(
         needed=by == "gap",
         margin=SAME if by == "gap" else 0.0,
     )
-    ends = tuple(at[["difference_low", "difference_high"]])
+    ends = tuple(result[["difference_low", "difference_high"]])
     joint_ends = tuple(simultaneous.loc[a, ["difference_low", "difference_high"]])
-    row = at_equal.row(at["difference"], ends, joint_ends)
-    nothing_left = joint_ends[0] > -SAME and joint_ends[1] < SAME
-    if not at["over_samples"]:
+    row = at_equal.row(result["difference"], ends, joint_ends)
+    joint_low, joint_high = joint_ends
+    nothing_left = joint_low > -SAME and joint_high < SAME
+    if not result["over_samples"]:
         row["outcome"] = "open"
     elif by == "test_acc" and contrast.above == 0 and nothing_left:
         row["outcome"] = "against"

@@ -11,6 +11,7 @@ from mia_nb.studies.study import Join, Selections
 
 ROUNDING = 1e-3  # of sigma, where k was not given in full
 LIKENESS = ("blocks", "method", "steps", "T")
+Pair = tuple[Setting, Setting]
 
 
 def networks_of(settings: Iterable[Setting]) -> list[Setting]:
@@ -21,7 +22,8 @@ def networks_of(settings: Iterable[Setting]) -> list[Setting]:
 def select(selections: Selections, networks: list[Setting]) -> list[Setting]:
     """The settings that match the first of these selections with any match."""
     for fields in selections:
-        if chosen := [setting for setting in networks if matches(setting, fields)]:
+        chosen = [setting for setting in networks if matches(setting, fields)]
+        if chosen:
             return chosen
     return []
 
@@ -65,7 +67,7 @@ def equal_in(setting: Setting, other: Setting, names: Iterable[str]) -> bool:
     return True
 
 
-def pairs(join: Join, networks: list[Setting]) -> list[tuple[Setting, Setting]]:
+def pairs(join: Join, networks: list[Setting]) -> list[Pair]:
     """The pairs of settings, with blank attack, that a join compares, its first side first.
 
     A join of one side pairs every setting with itself.
@@ -75,24 +77,31 @@ def pairs(join: Join, networks: list[Setting]) -> list[tuple[Setting, Setting]]:
         joined = _along(join, a)
     elif join.b is None:
         joined = [(setting, setting) for setting in a]
+    elif join.a == join.b:
+        joined = _sharing(join, combinations(a, 2))
     else:
-        shared = [name for name in Setting._fields if name not in (*join.differ, "recipe")]
-        candidates = (
-            combinations(a, 2) if join.a == join.b else product(a, select(join.b, networks))
-        )
-        joined = [pair for pair in candidates if equal_in(*pair, shared)]
+        joined = _sharing(join, product(a, select(join.b, networks)))
     if join.most_alike:
         joined = _largest(joined, lambda pair: pair[1], _likeness)
     if join.queries:
-        most = _largest(joined, _but_for_queries, lambda pair: pair[1].queries)
-        joined = [pair for pair in joined if (pair in most) == (join.queries == "most")]
+        most = _largest(joined, _without_queries, lambda pair: pair[1].queries)
+        if join.queries == "most":
+            return most
+        return [pair for pair in joined if pair not in most]
     return joined
 
 
-def _along(join: Join, networks: list[Setting]) -> list[tuple[Setting, Setting]]:
+def _sharing(join: Join, candidates: Iterable[Pair]) -> list[Pair]:
+    """The pairs that share all fields but those in which they may differ."""
+    shared = [name for name in Setting._fields if name not in (*join.differ, "recipe")]
+    return [(a, b) for a, b in candidates if equal_in(a, b, shared)]
+
+
+def _along(join: Join, networks: list[Setting]) -> list[Pair]:
     """(more, less): settings that differ in one field, and in the name of the recipe."""
-    free = {join.along, "recipe", *join.instead_of}
-    shared = [name for name in Setting._fields if name not in free] + [*join.instead_of.values()]
+    may_differ = {join.along, "recipe", *join.instead_of}
+    shared = [name for name in Setting._fields if name not in may_differ]
+    shared += join.instead_of.values()
     joined = []
     for more in networks:
         group = [setting for setting in networks if equal_in(setting, more, shared)]
@@ -105,29 +114,30 @@ def _along(join: Join, networks: list[Setting]) -> list[tuple[Setting, Setting]]
 
 
 def _steps(values: list, which: str) -> list[tuple]:
-    """(less, more): neighbours and the two ends, or a part of these; "longest": all and the last.
-
-    which: "all", "ends", "between" or "longest".
-    """
-    ends = [(values[0], values[-1])] if len(values) > 1 else []
-    neighbours = [step for step in pairwise(values) if step not in ends]
+    """(less, more) for each step through these ascending values; which: as in `Join`."""
     if which == "longest":
         return [(less, values[-1]) for less in values[:-1]]
+    ends = [(values[0], values[-1])] if len(values) > 1 else []
+    neighbours = [step for step in pairwise(values) if step not in ends]
     return {"all": neighbours + ends, "ends": ends, "between": neighbours}[which]
 
 
-def _likeness(pair: tuple) -> int:
+def _likeness(pair: Pair) -> int:
     """How many of blocks, solver, steps and T the two settings share."""
-    return sum(getattr(pair[0], name) == getattr(pair[1], name) for name in LIKENESS)
+    a, b = pair
+    return sum(getattr(a, name) == getattr(b, name) for name in LIKENESS)
 
 
-def _but_for_queries(pair: tuple) -> tuple:
-    return tuple(setting._replace(queries=1) for setting in pair)
+def _without_queries(pair: Pair) -> Pair:
+    """The pair as if each side had been queried once."""
+    a, b = pair
+    return a._replace(queries=1), b._replace(queries=1)
 
 
-def _largest(joined: list[tuple], group: Callable, size: Callable) -> list[tuple]:
-    """In each group, the pairs of the largest size."""
+def _largest(joined: list[Pair], group_of: Callable, size_of: Callable) -> list[Pair]:
+    """In each group of pairs, those of the largest size."""
     largest: dict = {}
     for pair in joined:
-        largest[group(pair)] = max(largest.get(group(pair), 0), size(pair))
-    return [pair for pair in joined if size(pair) == largest[group(pair)]]
+        group = group_of(pair)
+        largest[group] = max(largest.get(group, 0), size_of(pair))
+    return [pair for pair in joined if size_of(pair) == largest[group_of(pair)]]

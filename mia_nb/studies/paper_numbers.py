@@ -13,8 +13,7 @@ from mia_nb.studies.study import load
 
 PACKAGE = Path(__file__).resolve().parents[1]
 PLACES = (PACKAGE / "published", PACKAGE.parent / "data")  # an installed package's, a checkout's
-# our attacks that stand for a printed one, the first of these that was run
-FORMS = {
+FORMS = {  # {printed attack: ours that stand for it, of which the first that was run counts}
     "attack_r": ["attack_r_lattice", "attack_r"],
     "lira_global": ["lira_global", "lira_per_sample"],
 }
@@ -48,9 +47,11 @@ def paper_results(paper: str | None = None, table: str | None = None) -> list[di
     XII). Values are fractions, not percent. Caveat: they are of one target and one seed, without
     intervals: compare orders, do not expect to reproduce values.
     """
-    return [
-        dict(r) for r in records() if paper in (None, r["paper"]) and table in (None, r["table"])
-    ]
+    results = []
+    for record in records():
+        if paper in (None, record["paper"]) and table in (None, record["table"]):
+            results.append(dict(record))
+    return results
 
 
 def printed_setting(record: dict) -> Setting:
@@ -70,11 +71,11 @@ def printed_records(study: str, judged: bool = False) -> list[tuple[Setting, dic
     tables = [*printed["tables"], *printed.get("on_demand", ())]
     if judged:
         tables += printed.get("judged", ())
-    return [
-        (printed_setting(record), record)
-        for record in records()
-        if record["paper"] in printed["papers"] and record["table"] in tables
-    ]
+    selected = []
+    for record in records():
+        if record["paper"] in printed["papers"] and record["table"] in tables:
+            selected.append((printed_setting(record), record))
+    return selected
 
 
 def selection_of(printed: Setting, record: dict) -> dict:
@@ -86,7 +87,8 @@ def selection_of(printed: Setting, record: dict) -> dict:
     if printed.attack:
         fields.append("references")
     if is_flow and record["table"] != TABLE_OF_DEFENSES:
-        fields += ["blocks", "augment", "T", "steps" if printed.model in NOISY else "method"]
+        fields += ["blocks", "augment", "T"]
+        fields.append("steps" if printed.model in NOISY else "method")
     selection = {name: getattr(printed, name) for name in fields}
     if printed.attack:
         selection["attack"] = FORMS.get(printed.attack, printed.attack)

@@ -92,11 +92,10 @@ def printed_comparisons(study: str) -> dict[str, list[tuple[str, Contrast, float
     rules = load(study, "as printed")
     compared = {name: [] for name in rules.claims}
     for block, printed in printed_blocks(study).items():
-        values = {
-            setting: metrics
-            for setting, metrics in printed.items()
-            if setting.attack and matches(setting, rules.decide)
-        }
+        values = {}
+        for setting, metrics in printed.items():
+            if setting.attack and matches(setting, rules.decide):
+                values[setting] = metrics
         for name, claim in rules.claims.items():
             for contrast in contrasts(claim, values):
                 value = _printed_value(contrast, values)
@@ -121,7 +120,8 @@ def printed_blocks(study: str) -> dict[str, Printed]:
         blocks.setdefault(block, {}).setdefault(setting, {})[metric] = median_low(values)
     for printed in blocks.values():
         for setting, metrics in printed.items():
-            for metric, value in printed.get(setting._replace(attack=""), {}).items():
+            accuracies = printed.get(setting._replace(attack=""), {})
+            for metric, value in accuracies.items():
                 metrics.setdefault(metric, value)
     return blocks
 
@@ -136,14 +136,17 @@ def _printed_value(contrast: Contrast, values: Printed) -> float | None:
         contrast = contrast._replace(metric=LOWEST)
     sides = []
     for side in contrast.sides:
-        rows = [values[setting] for setting in side]
-        printed = [row[contrast.metric] for row in rows if contrast.metric in row]
+        printed = []
+        for setting in side:
+            if contrast.metric in values[setting]:
+                printed.append(values[setting][contrast.metric])
         if not printed:
             return None
         sides.append(max(printed))
-    if contrast.ratio:
-        return sides[0] / sides[1] if sides[1] else None
-    return contrast.weighted(sides)
+    if not contrast.ratio:
+        return contrast.weighted(sides)
+    first, second = sides
+    return first / second if second else None
 
 
 def claims_as_printed(study: str) -> dict[str, Claim]:
@@ -151,8 +154,9 @@ def claims_as_printed(study: str) -> dict[str, Claim]:
     compared = printed_comparisons(study)
     claims = {}
     for name, claim in load(study, "as printed").claims.items():
-        printed = {contrast.part for _, contrast, _ in compared[name]}
-        claims[name] = claim._replace(parts=[part for part in claim.parts if part in printed])
+        printed_parts = {contrast.part for _, contrast, _ in compared[name]}
+        parts = tuple(part for part in claim.parts if part in printed_parts)
+        claims[name] = claim._replace(parts=parts)
     return claims
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 
 import numpy as np
@@ -11,7 +12,7 @@ from mia_nb.arguments import Anything, Count, Several
 from mia_nb.checks import checked
 from mia_nb.metrics.accuracy import accuracies
 from mia_nb.metrics.bootstrap import RESAMPLES
-from mia_nb.metrics.curve import measurable
+from mia_nb.metrics.curve import measurable, rate_of
 from mia_nb.metrics.targets import smallest, tied_floor
 from mia_nb.metrics.uncertainty import intervals
 from mia_nb.studies.contrasts import one_pair
@@ -25,7 +26,7 @@ from mia_nb.studies.paper_numbers import (
     selection_of,
 )
 from mia_nb.studies.settings import ALIGNED, NOISY, Setting, usable
-from mia_nb.studies.study import load, rate_of
+from mia_nb.studies.study import load
 from mia_nb.types import Scores
 
 FPR = (0.001, 0.01)  # the only two that the papers print
@@ -37,6 +38,7 @@ PRINTED_ACCURACY = {
     "test": "test_accuracy",
     "gap": "generalization_gap",
 }  # our name: the printed one
+NOWHERE = "nothing"  # the name of no printed data set
 NOT_RUN = {"ours": np.nan, "low": np.nan, "high": np.nan, "measurable": False, "n0": 0}
 COSTS = {"time_per_epoch": "seconds", "memory": "memory_mib"}  # printed metric: our column
 BASELINE = "resnet14"  # costs are ratios to its costs
@@ -98,33 +100,35 @@ def against_papers(
     print_rules = rules.printed
     if stands_for == "":
         stands_for = print_rules["stands_for"]
-    # the printed data set, in the spiking study with its model; none has the name "nothing"
-    block = [stands_for] if isinstance(stands_for, str) else list(stands_for or ["nothing"])
+    if stands_for is None:
+        stands_for = NOWHERE
+    block = [stands_for] if isinstance(stands_for, str) else list(stands_for)
     data_note = f"ours is {ours}" if ours else f"ours stands for {', '.join(block)}"
-    settings = {
-        setting: scores
-        for setting, scores in usable(settings, rules.models).items()
-        if not setting.variant and setting.references != ALIGNED
-    }
+    placed = {}
+    for setting, scores in usable(settings, rules.models).items():
+        if not setting.variant and setting.references != ALIGNED:
+            placed[setting] = scores
 
     @cache
     def measured(setting: Setting) -> dict[str, dict]:
-        return _measured(settings[setting], n_resamples, seed)
+        return _measured(placed[setting], n_resamples, seed)
 
     rows = []
     for printed, record in printed_records(study):
         if record["table"] not in (tables or print_rules["tables"]):
             continue
-        record_block = [record["dataset"], record["model"].split("-")[-1]][: len(block)]
-        setting = closest_setting(settings, printed, record) if record_block == block else None
+        in_block = _block_of(record)[: len(block)] == block
+        closest = None
+        if in_block:
+            closest = closest_setting(placed, printed, record)
         notes = [f"print: {note}" for note in record.get("notes", ())]
-        numbers = NOT_RUN
-        if setting is None:
+        if closest is None:
+            numbers = NOT_RUN
             notes.append("not run")
         else:
-            numbers = measured(setting)[record["metric"]]
-            notes += _differences(setting, printed, record, settings[setting])
-        if setting is not None or record_block != block:
+            numbers = measured(closest)[record["metric"]]
+            notes += _differences(closest, printed, record, placed[closest])
+        if closest is not None or not in_block:
             notes.append(data_note)
         row = {name: record[name] for name in ("paper", "table", "dataset")}
         row |= _setting_columns(record, printed, print_rules.get("columns"))
@@ -136,10 +140,15 @@ def against_papers(
     return pd.DataFrame(rows)
 
 
+def _block_of(record: dict) -> list[str]:
+    """[data set, architecture] of a printed number: that of "SNN-resnet18" is resnet18."""
+    return [record["dataset"], record["model"].split("-")[-1]]
+
+
 def _costs(cost: pd.DataFrame) -> pd.DataFrame:
     """Table VI of Hong, Wu, Gruber and Lee, the costs of training, with ours beside it."""
-    families = [*cost["family"]]
-    if families.count(BASELINE) != 1 or len(set(families)) < len(families):
+    families = list(cost["family"])
+    if BASELINE not in families or len(set(families)) < len(families):
         raise ValueError(
             f"cost has {', '.join(map(str, families))}: wanted one row per network, and {BASELINE},"
             " as ratios are to it"
@@ -151,14 +160,20 @@ def _costs(cost: pd.DataFrame) -> pd.DataFrame:
         notes = [f"print: {note}" for note in record.get("notes", ())]
         if model not in ours.index:
             notes.append("not run")
-        row = {"model": model, "printed": record["setting"]["label"]}
-        row |= {"metric": record["metric"], "published": record["value"], "unit": record["unit"]}
-        row["ours"] = ours[COSTS[record["metric"]]].get(model, np.nan)
-        rows.append(row | {"note": "; ".join(notes)})
+        row = {
+            "model": model,
+            "printed": record["setting"]["label"],
+            "metric": record["metric"],
+            "published": record["value"],
+            "unit": record["unit"],
+            "ours": ours[COSTS[record["metric"]]].get(model, np.nan),
+            "note": "; ".join(notes),
+        }
+        rows.append(row)
     table = pd.DataFrame(rows)
     baseline = table[table["model"] == BASELINE].set_index("metric")
-    for name, values in (("published_ratio", "published"), ("ratio", "ours")):
-        table[name] = table[values] / table["metric"].map(baseline[values])
+    table["published_ratio"] = table["published"] / table["metric"].map(baseline["published"])
+    table["ratio"] = table["ours"] / table["metric"].map(baseline["ours"])
     return table
 
 
@@ -172,11 +187,13 @@ def _setting_columns(record: dict, printed: Setting, columns: list[str] | None) 
             values["references"] = ""
         return {"model": record["model"], **values}
     words = record["setting"]
-    label = f"row {words['row']}, {words['impact']}" if "row" in words else words["label"]
+    label = words.get("label")
+    if "row" in words:
+        label = f"row {words['row']}, {words['impact']}"
     return {"printed": label, "setting": printed.label, "attack": printed.attack}
 
 
-def closest_setting(settings: dict, printed: Setting, record: dict) -> Setting | None:
+def closest_setting(settings: Iterable[Setting], printed: Setting, record: dict) -> Setting | None:
     """The setting of ours that is closest to a printed one; None if none corresponds to it.
 
     It may have any attack if the number is not about an attack.
@@ -188,12 +205,13 @@ def closest_setting(settings: dict, printed: Setting, record: dict) -> Setting |
     def distance(setting: Setting) -> tuple:
         """A key to sort candidates by, the most important criterion first; smallest is closest."""
         other_scheme = printed.method == "stoch_rk4" and setting.method not in OF_PRINTED_SCHEME
+        form = forms.index(setting.attack) if forms else 0
         return (
             setting.model != printed.model,
             *_departures(setting, printed, record["table"]),
             other_scheme,
             setting.queries,
-            forms.index(setting.attack) if forms else 0,
+            form,
         )
 
     return min(candidates, key=distance, default=None)
@@ -228,8 +246,9 @@ def _differences(setting: Setting, printed: Setting, record: dict, scores: Score
         notes.append(f"form of LiRA not printed, ours: {setting.attack}")
     if record["table"] == TABLE_OF_DEFENSES and record["metric"].startswith("tpr@"):
         floor = tied_floor(scores)
-        single = 1 / smallest(scores)[1] + 1e-12
-        if floor > max(rate_of(record["metric"]), single):
+        _, n0 = smallest(scores)
+        one_false_positive = 1 / n0 + 1e-12
+        if floor > max(rate_of(record["metric"]), one_false_positive):
             notes.append(f"ours: ties, no FPR below {floor:.2g}")
     if one_pair(scores):
         notes.append(f"{len(scores.value)} targets: training randomness not covered")
@@ -264,21 +283,24 @@ def against_papers_readable(table: pd.DataFrame) -> pd.DataFrame:
         "0.5458 | 0.561 [0.550, 0.571]"; "not run" where we have no such setting; "n/m (n0 = 700)"
         where the FPR is too low for so few non-members.
     """
-    setting = list(table.columns[1 : table.columns.get_loc("metric")])
+    # from the table's number, which follows the paper's name, to the attack
+    setting_columns = list(table.columns[1 : table.columns.get_loc("metric")])
     rows: dict[tuple, dict] = {}
     for _, row in table.iterrows():
+        setting = row[setting_columns]
+        texts = rows.setdefault(tuple(setting), dict(setting))
         title = row["metric"].replace("tpr@", "TPR at FPR ").replace("_", " ")
-        texts = rows.setdefault(tuple(row[setting]), dict(row[setting]))
-        texts[TITLES.get(title, title)] = f"{row['published']:.4f} | {_ours(row)}"
+        title = TITLES.get(title, title)
+        texts[title] = f"{row['published']:.4f} | {_ours_text(row)}"
     return pd.DataFrame(rows.values()).fillna("")
 
 
-def _ours(row: dict) -> str:
+def _ours_text(row: pd.Series) -> str:
     """Our number with its interval as text, or why there is none."""
     if np.isnan(row["ours"]):
         return "not run"
     if not row["measurable"]:
         return f"n/m (n0 = {row['n0']})"
-    return "{ours:.{places}f} [{low:.{places}f}, {high:.{places}f}]".format(
-        **row, places=4 if row["metric"].startswith("tpr@") else 3
-    )
+    digits = 4 if row["metric"].startswith("tpr@") else 3
+    ours, low, high = (f"{number:.{digits}f}" for number in row[["ours", "low", "high"]])
+    return f"{ours} [{low}, {high}]"

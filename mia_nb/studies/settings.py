@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from mia_nb.checks import checked
+from mia_nb.checks import checked, quantity
 from mia_nb.types import Recipe, Scores
 
 NAMES = {
@@ -21,7 +22,7 @@ NAMES = {
 }  # networks of the study of neural ODEs and SDEs
 NOISY = ("sdenet", "replaced")
 ADAPTIVE = ("dopri5", "dopri8", "bosh3", "fehlberg2", "adaptive_heun")  # choose their own steps
-SHAPES = {  # layout, order, damped, with extra channels
+SHAPES = {  # {(layout, order, damped, with extra channels): model}
     ("16-32-64", 1, False, False): "odenet",
     ("64", 1, False, False): "odenet64",
     ("64", 1, False, True): "anode",
@@ -29,9 +30,13 @@ SHAPES = {  # layout, order, damped, with extra channels
     ("64", 2, True, False): "hbnode",
 }
 RESNET_BLOCKS = 3
-TRAINED = ("convert", "hybrid", "direct")  # how spiking networks are
+TRAINED = ("convert", "hybrid", "direct")  # how spiking networks are trained
 ALIGNED = "ann, aligned"
-REFERENCES = {"own": "", "ann": ", ANN references", ALIGNED: ", aligned ANN references"}
+REFERENCES = {  # {references: in words, as the end of a setting's}
+    "own": "",
+    "ann": ", ANN references",
+    ALIGNED: ", aligned ANN references",
+}
 DEFENSES = {
     "l1": "L1",
     "l2": "L2",
@@ -50,7 +55,7 @@ PRINTED_OPTIONS = {
     "l2": {"weight": 1e-5},
     "l1": {"weight": 1e-5},
 }
-NOISE_IN = {
+NOISE_IN = {  # {(noise in training, noise in queries): in words}
     (True, True): "both",
     (True, False): "training alone",
     (False, True): "queries alone",
@@ -121,8 +126,10 @@ class Setting(NamedTuple):
 
     def __repr__(self) -> str:
         """The fields that differ from their defaults."""
-        usual = self._field_defaults
-        fields = (f"{name}={x!r}" for name, x in self._asdict().items() if x != usual[name])
+        fields = []
+        for name, value in self._asdict().items():
+            if value != self._field_defaults[name]:
+                fields.append(f"{name}={value!r}")
         return f"Setting({', '.join(fields)})"
 
     @property
@@ -164,8 +171,9 @@ class Setting(NamedTuple):
         if self.model == "snn":
             return f"SNN {self.training} T={self.timesteps}"
         details = []
-        if self.blocks != (RESNET_BLOCKS if self.model == "resnet14" else 1):
-            details.append("1 block" if self.blocks == 1 else f"{self.blocks} blocks")
+        usual_blocks = RESNET_BLOCKS if self.model == "resnet14" else 1
+        if self.blocks != usual_blocks:
+            details.append(quantity(self.blocks, "block"))
         if self.method != "euler":
             details.append(self.method)
         if self.steps != 16:
@@ -199,12 +207,14 @@ class Setting(NamedTuple):
     @property
     def counted(self) -> str:
         """The number of queries in words."""
-        return "1 query" if self.queries == 1 else f"{self.queries} queries"
+        return quantity(self.queries, "query", "queries")
 
     @property
     def models(self) -> str:
         """The models in words and how often they were queried, where that is more than once."""
-        return self.label + (f", {self.counted}" if self.queries > 1 else "")
+        if self.queries == 1:
+            return self.label
+        return f"{self.label}, {self.counted}"
 
     @property
     def where(self) -> str:
@@ -224,13 +234,15 @@ def setting(info: dict | Recipe, attack: str = "", *, label: str = "") -> Settin
         label: the name of a recipe (`training.labels`).
 
     Returns:
-        A `Setting`. The model is named by its equation, so that an "odenet" built with noise is an
-        "sdenet"; other networks (tinycnn) keep their name. Options of defenses that the study does
-        not print go into `options`; a frozen network, a Lipschitz bound, a clipped state, another
-        norm than "bn", and a replaced network made of another one than ResNet-14 into `variant`.
+        A `Setting`. A flow network is named by its equation, so that an "odenet" built with noise
+        is an "sdenet"; other networks (tinycnn) keep their name. An "snn" has its way of training,
+        its time steps, and whether inputs were dropped. Options of defenses that the study does not
+        print go into `options`; a frozen network, a Lipschitz bound, a clipped state, another norm
+        than "bn", and a replaced network made of another one than ResNet-14 into `variant`.
 
     Raises:
-        ValueError: when signals name no model, or a flow network that the study does not have.
+        ValueError: when signals name no model, or a flow network that the study does not have, and
+            when those of a spiking network have no recipe.
 
     Caveat: signals do not say epochs and schedules, so one network trained for 8 and for 16 epochs
     gives one setting: pass the recipe to distinguish them.
@@ -238,38 +250,77 @@ def setting(info: dict | Recipe, attack: str = "", *, label: str = "") -> Settin
     if isinstance(info, Recipe):
         return _of_recipe(info, label, attack)
     model = info.get("model")
-    flow = info.get("flow")
     if not model:
         raise ValueError("signals name no model: make them with query(pool)")
-    defenses = {kind: info.get(kind) or "" for kind in ("defense", "output")}
-    options = [_options(name, info.get(f"{kind}_args")) for kind, name in defenses.items()]
-    facts = {**defenses, "options": ", ".join(filter(None, options)), "attack": attack}
+    defense = info.get("defense") or ""
+    output = info.get("output") or ""
+    options = [
+        _options(defense, info.get("defense_args")),
+        _options(output, info.get("output_args")),
+    ]
+    described = Setting(
+        model,
+        defense=defense,
+        output=output,
+        options=", ".join(filter(None, options)),
+        attack=attack,
+    )
     if model == "resnet14":
-        facts["blocks"] = info.get("blocks", RESNET_BLOCKS)
+        described = described._replace(blocks=info.get("blocks", RESNET_BLOCKS))
+    elif model == "snn":
+        described = described._replace(**_spiking_fields(info))
     elif model in NAMES:
-        noise = flow["noise_eval"] if info.get("noise") is None else info["noise"]
-        numbers = ("blocks", "method", "augment", "k", "steps", "T", "noise_train")
-        facts |= {
-            **{name: flow[name] for name in numbers},
-            "noise": bool(noise),
-            "queries": info.get("queries", 1),
-            "variant": _variant(info),
-        }
-        model = _equation(model, flow)
-    return normal(Setting(model, **facts))
+        described = described._replace(**_flow_fields(info))
+    return normal(described)
 
 
 def _of_recipe(recipe: Recipe, label: str, attack: str) -> Setting:
+    """The setting of a recipe; all entries that have no field go into `rest`."""
     entries = recipe.to_json()
     entries.pop("snapshots")
-    named = {name: entries.pop(name) for name in ("epochs", "schedule")}
     return Setting(
         recipe=label,
-        **named,
+        epochs=entries.pop("epochs"),
+        schedule=entries.pop("schedule"),
         augmentation=entries.pop("augment"),
         rest=json.dumps(entries, sort_keys=True),
         attack=attack,
     )
+
+
+def _spiking_fields(info: dict) -> dict[str, object]:
+    """The fields of a setting that signals of a spiking network say."""
+    recipe = info.get("recipe")
+    if not recipe:
+        raise ValueError("signals of a spiking network name no recipe: make them with query(pool)")
+    if recipe["parent"] is None:
+        training = "direct"
+    elif recipe["epochs"]:
+        training = "hybrid"
+    else:
+        training = "convert"
+    return {
+        "training": training,
+        "timesteps": info["timesteps"],
+        "input_dropout": bool(info.get("input_dropout")),
+    }
+
+
+def _flow_fields(info: dict) -> dict[str, object]:
+    """The fields of a setting that signals of a flow network say, with its model's equation."""
+    flow = info["flow"]
+    noise = info.get("noise")
+    if noise is None:
+        noise = flow["noise_eval"]
+    fields = {
+        "model": _equation(info["model"], flow),
+        "noise": bool(noise),
+        "queries": info.get("queries", 1),
+        "variant": _variant(info),
+    }
+    for name in ("blocks", "method", "augment", "k", "steps", "T", "noise_train"):
+        fields[name] = flow[name]
+    return fields
 
 
 def _equation(model: str, flow: dict) -> str:
@@ -282,8 +333,9 @@ def _equation(model: str, flow: dict) -> str:
             f"a {model} of layout, order, damping, extra channels {shape} is none of"
             f" {', '.join(NAMES)}"
         )
-    noisy = SHAPES[shape] == "odenet" and (flow["k"] > 0 or model == "sdenet")
-    return "sdenet" if noisy else SHAPES[shape]
+    if SHAPES[shape] == "odenet" and (flow["k"] > 0 or model == "sdenet"):
+        return "sdenet"
+    return SHAPES[shape]
 
 
 def _options(name: str, options: dict | None) -> str:
@@ -300,16 +352,19 @@ def _options(name: str, options: dict | None) -> str:
 def _variant(info: dict) -> str:
     """What sets a network apart from the study's."""
     flow = info["flow"]
-    base = info.get("base") or "resnet14"
-    bounds = (name for name in ("lipschitz", "clip") if flow.get(name) is not None)
+    words = []
+    if info.get("freeze"):
+        words.append("frozen")
+    for bound in ("lipschitz", "clip"):
+        if flow.get(bound) is not None:
+            words.append(f"{bound} {flow[bound]:g}")
     norm = flow.get("norm") or "bn"
-    words = [
-        "frozen" if info.get("freeze") else "",
-        *(f"{name} {flow[name]:g}" for name in bounds),
-        norm if norm != "bn" else "",
-        f"made of {base}" if info["model"] == "replaced" and base != "resnet14" else "",
-    ]
-    return ", ".join(filter(None, words))
+    if norm != "bn":
+        words.append(norm)
+    base = info.get("base") or "resnet14"
+    if info["model"] == "replaced" and base != "resnet14":
+        words.append(f"made of {base}")
+    return ", ".join(words)
 
 
 def normal(setting: Setting) -> Setting:
@@ -317,17 +372,19 @@ def normal(setting: Setting) -> Setting:
 
     Raises ValueError for an impossible setting.
     """
-    ordinary = (setting.training, setting.timesteps, setting.references) == ("", 0, "own")
-    possible = (
-        setting.model != "ann" or ordinary,
-        setting.model != "snn" or (setting.training in TRAINED and setting.timesteps > 0),
-        setting.references in REFERENCES,
-        not setting.k or setting.model in NOISY,
-        not setting.augment or setting.model == "anode",
-        setting.k >= 0 and setting.T > 0,
-        min(setting.blocks, setting.steps, setting.queries) >= 1,
+    not_spiking = setting.training == "" and setting.timesteps == 0 and setting.references == "own"
+    spiking = setting.training in TRAINED and setting.timesteps > 0
+    impossible = (
+        (setting.model == "ann" and not not_spiking)
+        or (setting.model == "snn" and not spiking)
+        or setting.references not in REFERENCES
+        or (setting.k != 0 and setting.model not in NOISY)
+        or (setting.augment != 0 and setting.model != "anode")
+        or setting.k < 0
+        or setting.T <= 0
+        or min(setting.blocks, setting.steps, setting.queries) < 1
     )
-    if not all(possible):
+    if impossible:
         raise ValueError(
             f"{setting} cannot be: an ann has no training, timesteps or references of another"
             f" family, a snn is trained by {', '.join(TRAINED)} for at least 1 timestep;"
@@ -345,12 +402,18 @@ def normal(setting: Setting) -> Setting:
     return setting
 
 
-def usable(settings: dict, models=()) -> dict[Setting, Scores]:
+def usable(settings: dict[Setting, Scores], models: Sequence[str] = ()) -> dict[Setting, Scores]:
     """The settings in normal form, with their scores.
 
-    models: those that the study has; empty for any. A network without noise has the same output in
-    every query, so only the first of several numbers of queries is kept. Raises ValueError for an
-    impossible setting, and for one without a target.
+    A network without noise has the same output in every query, so only the first of several numbers
+    of queries is kept.
+
+    Parameters:
+        settings: {setting: scores}
+        models: those that the study has; empty for any
+
+    Raises:
+        ValueError: for an impossible setting, and for one without a target.
     """
     by_setting: dict[Setting, Scores] = {}
     for key, scores in settings.items():

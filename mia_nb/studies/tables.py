@@ -50,10 +50,10 @@ def varied_settings(
     """
     if not settings:
         return {}
-    families = pd.concat(
-        [_rows(setting, scores, n_resamples, seed) for setting, scores in settings.items()],
-        ignore_index=True,
-    )
+    rows_of_families = []
+    for setting, scores in settings.items():
+        rows_of_families.append(_family_rows(setting, scores, n_resamples, seed))
+    families = pd.concat(rows_of_families, ignore_index=True)
     tables = {}
     flows = families[families["model"].isin(["odenet", "sdenet"])]
     for varied, may_differ in MAY_DIFFER.items():
@@ -64,7 +64,8 @@ def varied_settings(
             held.append("sigma")
         rows = rows.assign(**{varied: rows[varied.removesuffix(AT_EQUAL_SIGMA)]})
         table = _grouped(rows, held, varied)
-        if len(table) and not table.duplicated(["metric", "group", varied]).any():
+        one_row_each = not table.duplicated(["metric", "group", varied]).any()
+        if len(table) and one_row_each:
             tables[varied] = table
     variants = families[families["model"].isin(VARIANTS)]
     if variants["label"].nunique() > 1:
@@ -85,6 +86,7 @@ def _grouped(rows: pd.DataFrame, held: list[str], varied: str) -> pd.DataFrame:
 
 
 def _text(value: object) -> str:
+    """A field of a setting for the name of a group."""
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
@@ -99,7 +101,7 @@ def _beside_fixed(flows: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([fixed, copies], ignore_index=True)
 
 
-def _rows(setting: Setting, scores: Scores, n_resamples: int, seed: int) -> pd.DataFrame:
+def _family_rows(setting: Setting, scores: Scores, n_resamples: int, seed: int) -> pd.DataFrame:
     """One family: its setting beside its AUC and its accuracies, a row each."""
     table = summary({"": scores}, (), n_resamples=n_resamples, seed=seed)
     table = table[(table["attack"] == "") & table["metric"].isin(["auc", "train_acc", "test_acc"])]
