@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from attack_worlds import gaussian
 
-from mia_nb import attacks, metrics, studies
+from mia_nb import attacks, load_example, metrics, studies
 from mia_nb.metrics.bootstrap import bootstrap
 from mia_nb.metrics.uncertainty import interval
 from mia_nb.studies import Setting
@@ -566,6 +566,28 @@ def test_cells_of_other_masks_and_settings_that_cannot_be_are_refused_in_one_lin
     ):
         with pytest.raises(ValueError, match="cannot be: an ann has"):
             studies.against_papers("snn", {wrong: cells[cell]})
+
+
+def test_signals_of_spiking_networks_say_how_they_were_trained():
+    info = {"model": "snn", "timesteps": 4, "input_dropout": 0.0}
+    direct = {"parent": None, "epochs": 8}
+    hybrid = {"parent": "abc", "epochs": 2}
+    converted = {"parent": "abc", "epochs": 0}
+    for training, recipe in (("direct", direct), ("hybrid", hybrid), ("convert", converted)):
+        setting = studies.setting(info | {"recipe": recipe}, "rmia")
+        assert setting == Cell("snn", training, 4)
+    dropped = studies.setting(info | {"recipe": hybrid, "input_dropout": 0.01}, "rmia")
+    assert dropped == Cell("snn", "hybrid", 4, input_dropout=True)
+    with pytest.raises(ValueError, match="a spiking network name no recipe"):
+        studies.setting(info, "rmia")
+
+
+def test_signals_of_shipped_spiking_networks_have_the_setting_that_their_name_says():
+    for name in ("convert-T4", "hybrid-T1", "hybrid-T2", "direct-T1", "direct-T4"):
+        training, timesteps = name.split("-T")
+        file_name = name.replace("convert", "converted")
+        info = load_example(f"cifar10/fast-{file_name}").info
+        assert studies.setting(info, "rmia") == Cell("snn", training, int(timesteps)), name
 
 
 def test_every_claim_can_be_compared():

@@ -19,7 +19,7 @@ from mia_nb.metrics.frontier_table import (
     of_strongest_attack,
     value_range,
 )
-from mia_nb.metrics.pairs import rows_of_pairs
+from mia_nb.metrics.pairs import pair_means
 from mia_nb.metrics.uncertainty import interval
 
 UTILITY = {"test_acc": 1, "train_loss": -1, "gap": 1}  # 1: grows as a model learns, -1: falls
@@ -199,26 +199,21 @@ def _curve(rows: pd.DataFrame, by: str, metric: str, over_samples: bool) -> Curv
     queries = []
     for checkpoint in checkpoints:
         pair = checkpoint["pair"].to_numpy()
-        utility.append(_pair_means(checkpoint[by].to_numpy(float), pair))
+        utility.append(pair_means(checkpoint[by].to_numpy(float), pair))
         values = checkpoint[[metric]].to_numpy(float)
         if over_samples:
             values = np.hstack([values, np.stack(checkpoint[f"{metric}_draws"])])
-        leakage.append(_pair_means(values, pair))
+        leakage.append(pair_means(values, pair))
         queries.append(pd.to_numeric(checkpoint["queries"]).min())
-    last = checkpoints[-1]
-    last_test_acc = _pair_means(last["test_acc"].to_numpy(float), last["pair"].to_numpy()).mean()
+    last_test_acc = checkpoints[-1]["test_acc"].to_numpy(float)
+    last_pair = checkpoints[-1]["pair"].to_numpy()
     return Curve(
         utility=np.array(utility),
         leakage=np.array(leakage),
         attack=[checkpoint["attack"].iloc[0] for checkpoint in checkpoints],
         queries=np.array(queries, float),
-        last_test_acc=last_test_acc,
+        last_test_acc=pair_means(last_test_acc, last_pair).mean(),
     )
-
-
-def _pair_means(values: np.ndarray, pair: np.ndarray) -> np.ndarray:
-    """(pairs, ...) mean of values (targets, ...) over the targets of each pair, pairs ascending."""
-    return np.stack([values[rows].mean(0) for rows in rows_of_pairs(pair)])
 
 
 def _rows_at_level(

@@ -20,6 +20,7 @@ from mia_nb.metrics.curve import auc, auc_null_error
 from mia_nb.metrics.pairs import (
     first_rows,
     need_membership,
+    pair_means,
     redraw,
     rows_of_pairs,
     same_or_complement,
@@ -177,8 +178,9 @@ def holm(p: Sequence[float]) -> np.ndarray:
     """Holm's step-down adjusted p-values."""
     p = np.asarray(p, dtype=np.float64)
     order = np.argsort(p)
+    not_rejected = np.arange(len(p), 0, -1)  # hypotheses that are left at each step
     adjusted = np.empty(len(p))
-    adjusted[order] = np.minimum(np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1)), 1)
+    adjusted[order] = np.minimum(np.maximum.accumulate(p[order] * not_rejected), 1)
     return adjusted
 
 
@@ -206,9 +208,17 @@ def _worst(test: str, names: list[str], values: np.ndarray, error: float) -> lis
 
 
 def _null_error(signals: Signals) -> float:
-    """Standard error of one target's null AUC."""
+    """Standard error of one target's AUC under the null hypothesis."""
     n1 = signals.member[0].sum()
     return float(auc_null_error(n1, (~signals.population).sum() - n1))
+
+
+def error_of_mean(error: float, targets: int) -> float:
+    """Standard error of the mean of this many targets' AUCs, from that of one.
+
+    One target of a pair counts. Targets drawn by coins share references and count half as well.
+    """
+    return error / np.sqrt(max(targets / 2, 1))
 
 
 def _design(signals: Signals, pair: np.ndarray, keep_complement: bool) -> list[Check]:
@@ -269,7 +279,7 @@ def _mean_auc(
     """AUC averaged over targets within each unit, then over units."""
     scores = attack(signals, targets=targets)
     areas = np.array([auc(*scored(scores, row)) for row in range(len(scores.value))])
-    return float(np.mean([areas[rows].mean() for rows in rows_of_pairs(pair[scores.targets])]))
+    return float(pair_means(areas, pair[scores.targets]).mean())
 
 
 def _n1_noise(
@@ -278,13 +288,8 @@ def _n1_noise(
     """N1: attacks on fresh noise."""
     null = _noise_world(signals, rng)
     areas = np.array([[_mean_auc(null, attack, pair)] for attack in attacks.values()])
-    return _worst("N1", list(attacks), areas, _mean_error(signals, pair))
-
-
-def _mean_error(signals: Signals, pair: np.ndarray) -> float:
-    """Standard error of the null AUC's mean over targets."""
-    # one target of a pair counts; targets drawn by coins share references and count half as well
-    return _null_error(signals) / np.sqrt(max(len(pair) / 2, 1))
+    error = error_of_mean(_null_error(signals), len(pair))
+    return _worst("N1", list(attacks), areas, error)
 
 
 def _noise_world(signals: Signals, rng: np.random.Generator) -> Signals:
@@ -350,7 +355,7 @@ def _n2_redrawn(
 
 def _n3_sign(signals: Signals, attacks: dict[str, Attack], pair: np.ndarray) -> list[Check]:
     """N3: attacks on the real signals, whose AUC must not lie below 1/2."""
-    error = _mean_error(signals, pair)
+    error = error_of_mean(_null_error(signals), len(pair))
     rows = []
     for name, attack in attacks.items():
         value = _mean_auc(signals, attack, pair)

@@ -37,6 +37,13 @@ def rows_of_pairs(pair: np.ndarray) -> list[np.ndarray]:
     return [np.flatnonzero(pair == number) for number in np.unique(pair)]
 
 
+def pair_means(values: np.ndarray, pair: np.ndarray) -> np.ndarray:
+    """(pairs, ...) mean of values (rows, ...) over the rows of each pair, in the order of their
+    numbers; pair: (rows,).
+    """
+    return np.stack([values[rows].mean(0) for rows in rows_of_pairs(pair)])
+
+
 def in_pairs(member: np.ndarray, numbers: np.ndarray) -> bool:
     """Whether the rows of `member` (M, N) that share a number are two, each the other's complement.
 

@@ -62,14 +62,12 @@ class Evidence(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """A statistic: the mean of `weight` (N,) over members minus that over others. part: area, loss
-    or tail; name: of the attack, or of the mean; top: the number of scores that a tail counts.
-    """
+    """A statistic: the mean of a weight over members, minus its mean over others."""
 
-    part: str
-    name: str
-    top: int
-    weight: np.ndarray
+    part: str  # "area", "loss" or "tail"
+    name: str  # of the attack, or of the mean
+    top: int  # how many of the largest scores a tail counts; 0 for other parts
+    weight: np.ndarray  # (N,)
 
 
 @checked
@@ -214,6 +212,7 @@ def _of_known(values: np.ndarray, weight: np.ndarray) -> np.ndarray:
 
 
 def _centred(values: np.ndarray) -> np.ndarray:
+    """Values minus their mean, so that they add up to 0."""
     values = np.asarray(values, float)
     return values - values.mean()
 
@@ -225,8 +224,12 @@ def mid_ranks(values: np.ndarray) -> np.ndarray:
 
 def _tops(samples: int) -> list[int]:
     """The numbers k of largest scores that are counted."""
-    wanted = {max(FEWEST_TOP, round(fraction * samples)) for fraction in FRACTIONS}
-    return sorted({min(k, max(1, samples // 2)) for k in wanted})
+    most = max(1, samples // 2)
+    tops = set()
+    for fraction in FRACTIONS:
+        k = max(FEWEST_TOP, round(fraction * samples))
+        tops.add(min(k, most))
+    return sorted(tops)
 
 
 def _among_largest(falling: np.ndarray, k: int) -> np.ndarray:

@@ -19,7 +19,7 @@ from mia_nb.metrics.curve import (
     ppv,
     rates,
 )
-from mia_nb.metrics.null import SIGN_ERRORS, SelfTest
+from mia_nb.metrics.null import SIGN_ERRORS, SelfTest, error_of_mean
 from mia_nb.metrics.pairs import refuse_unequal_samples, unit_word
 from mia_nb.metrics.targets import FPR, per_target, scores_by_attack
 from mia_nb.metrics.uncertainty import groups_per_side, intervals_of_rows
@@ -315,8 +315,7 @@ def _flags(scores: Scores, rows: pd.DataFrame, fpr: Sequence[float]) -> str:
     elif pairs < FEW:
         unit = f"{unit_word(scores)}s"
         flags.append(f"few {unit} ({pairs}): wide intervals, Student's t over {unit}")
-    # as in the negative control: one target of a pair counts
-    error = auc_null_error(rows["n1"].mean(), rows["n0"].mean()) / np.sqrt(max(len(rows) / 2, 1))
+    error = error_of_mean(auc_null_error(rows["n1"].mean(), rows["n0"].mean()), len(rows))
     mean_of_pairs = rows.groupby("pair")["auc"].mean().mean()
     if mean_of_pairs < 0.5 - SIGN_ERRORS * error:
         flags.append(f"inverted or leaking design: AUC below 0.5 by more than {SIGN_ERRORS:g} s.e.")

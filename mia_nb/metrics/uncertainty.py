@@ -39,7 +39,7 @@ from mia_nb.arguments import Array, Count, Level, Rates, Several, Whole
 from mia_nb.checks import checked
 from mia_nb.metrics.bootstrap import RESAMPLES, bootstrap
 from mia_nb.metrics.curve import clopper_pearson, clopper_pearson_of_groups
-from mia_nb.metrics.pairs import numbered, same_masks
+from mia_nb.metrics.pairs import numbered, pair_means, rows_of_pairs, same_masks
 from mia_nb.metrics.targets import FPR, metric_names, per_target, per_target_metrics
 from mia_nb.types import Scores
 
@@ -82,7 +82,9 @@ def half_width(
 
 
 class Variances(NamedTuple):
-    """The variance of a mean over targets, and its parts; symbols as on top of this module."""
+    """The parts of the variance of a mean over targets, in the order of `half_width`; symbols as on
+    top of this module.
+    """
 
     over_pairs: np.ndarray  # s^2 / P
     pairs: int  # P
@@ -91,22 +93,28 @@ class Variances(NamedTuple):
 
 
 def variances(values: np.ndarray, pair: np.ndarray, sampled: np.ndarray | None = None) -> Variances:
-    """Variances from the values (targets, ...), the number of each target's pair (targets,), and
-    the values on resamples (n_resamples, targets, ...); without resamples the choice of samples
-    counts for nothing.
+    """The variances of a mean over targets.
+
+    Parameters:
+        values: (targets, ...).
+        pair: (targets,) number of each target's pair.
+        sampled: (n_resamples, targets, ...) the values on resamples; None: the choice of samples
+            counts for nothing.
     """
     number = numbered(pair)
-    pairs = number.max() + 1
-    means = np.stack([values[number == i].mean(0) for i in range(pairs)])
+    means = pair_means(values, number)
+    pairs = len(means)
     over_pairs = np.full(means.shape[1:], np.nan)
     if pairs > 1:
         over_pairs = means.var(0, ddof=1) / pairs
     if sampled is None:
         return Variances(over_pairs, pairs, 0.0, 0.0)
-    drawn = np.stack([sampled[:, number == i].mean(1) for i in range(pairs)])
-    by_samples = np.nanvar(drawn.mean(0), axis=0, ddof=1)
-    of_pairs = np.nanvar(drawn, axis=1, ddof=1)
-    return Variances(over_pairs, pairs, by_samples - of_pairs.sum(0) / pairs**2, by_samples)
+    # (pairs, n_resamples, ...)
+    resampled_means = np.stack([sampled[:, rows].mean(1) for rows in rows_of_pairs(number)])
+    by_samples = np.nanvar(resampled_means.mean(0), axis=0, ddof=1)
+    of_pairs = np.nanvar(resampled_means, axis=1, ddof=1)
+    shared = by_samples - of_pairs.sum(0) / pairs**2
+    return Variances(over_pairs, pairs, shared, by_samples)
 
 
 @checked

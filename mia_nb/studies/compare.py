@@ -45,7 +45,7 @@ COLUMNS = [
 
 
 class Measured(NamedTuple):
-    """A metric of the targets of one setting, or of the weighted sum of several."""
+    """A metric of the targets of one setting."""
 
     values: np.ndarray  # (targets,)
     draws: np.ndarray | None  # (n_resamples, targets), where samples were drawn
@@ -167,7 +167,7 @@ def _difference_rows(
 
 
 def _strongest(measured: list[Measured]) -> Measured:
-    """The one of the largest mean over targets."""
+    """The one with the largest mean over targets."""
     return max(measured, key=lambda candidate: candidate.values.mean())
 
 
@@ -244,7 +244,7 @@ def ratio_interval(
 
     square_a = square([1, 0])
     square_b = square([0, 1])
-    square_sum = square([1, 1])
+    square_sum = square([1, 1])  # of a + b
     covariance = (square_sum - square_a - square_b) / 2
     # The ends are the roots of quadratic r^2 - 2 linear r + constant.
     mean_a, mean_b = values.mean(0)

@@ -49,7 +49,7 @@ def equal_accuracy_rows(
             queried.append(text)
             if pd.isna(count) or count < setting.queries:
                 queried_less.append(text)
-        row = _row(contrast, by, at_level, simultaneous, queried)
+        row = _row_at_level(contrast, by, at_level, simultaneous, queried)
         row["queried_less"] = ", ".join(queried_less)
         rows.append(row)
     return rows
@@ -67,7 +67,7 @@ def _highest_level(curves: pd.DataFrame, a: str, b: str, by: str) -> float | Non
     return float(reached.max()) if len(reached) else None
 
 
-def _row(
+def _row_at_level(
     contrast: Contrast,
     by: str,
     at_level: pd.DataFrame,

@@ -76,7 +76,7 @@ class Case(NamedTuple):
         return [part for part in self.claim.parts if part not in run]
 
     @property
-    def deciding_aucs(self) -> int:
+    def number_of_deciding_aucs(self) -> int:
         """How many comparisons of AUC decide."""
         return int((self.needed["metric"] == "auc").sum())
 
@@ -217,7 +217,7 @@ def _alignment(case: Case) -> Iterator[str]:
 
 def _not_matched(case: Case) -> Iterator[str]:
     """How many of the deciding comparisons were not repeated at equal accuracy."""
-    deciding = case.deciding_aucs
+    deciding = case.number_of_deciding_aucs
     repeated = (case.rows["part"] == AT_EQUAL["test_acc"]).sum()
     if case.frontier is not None and repeated < deciding:
         yield (

@@ -46,8 +46,8 @@ DEFENSES = {
     "relaxloss": "RelaxLoss",
     "hamp": "HAMP",
 }
-# what the study prints of the options of a defense; which confidence MemGuard shows says nothing,
-# nor do options of DP-SGD that are off
+# Options of defenses that a setting does not name: those of the study's print, the confidence that
+# MemGuard shows, which decides nothing, and options of DP-SGD that are off.
 PRINTED_OPTIONS = {
     "dp_sgd": {"multiplicity": 1, "average": 0.0},
     "memguard": {"confidence": 0.5},

@@ -69,6 +69,7 @@ class Contrast(NamedTuple):
 
     @property
     def first(self) -> Setting:
+        """The first setting of the first side."""
         return self.sides[0][0]
 
     @property

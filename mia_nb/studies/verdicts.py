@@ -278,7 +278,7 @@ def _qualified(verdict: str, case: Case, unequal: bool) -> str:
     """
     outcomes = case.rows.loc[case.rows["part"] == AT_EQUAL["test_acc"], "outcome"]
     against = (outcomes == "against").any()
-    all_for = len(outcomes) == case.deciding_aucs and (outcomes == "for").all()
+    all_for = len(outcomes) == case.number_of_deciding_aucs and (outcomes == "for").all()
     if verdict == "holds" and against:
         return "not at equal accuracy"
     confirmed = all_for if verdict == "holds" else against
