@@ -115,9 +115,11 @@ def test_unscored_samples_take_no_part():
     wider = replace(scores, value=value, member=member)
     np.testing.assert_array_equal(per_target_metrics(wider, FPR), per_target_metrics(scores, FPR))
     weights = np.hstack([np.arange(100)[None] % 4, np.full((1, 30), 9)])
-    cut = module._weighted(weights[:, :100], module._sorted(scores.value[0], scores.member[0]), FPR)
+    cut = module._resampled_metrics(
+        weights[:, :100], module._ranked(scores.value[0], scores.member[0]), FPR
+    )
     np.testing.assert_array_equal(
-        module._weighted(weights, module._sorted(value[0], member[0]), FPR), cut
+        module._resampled_metrics(weights, module._ranked(value[0], member[0]), FPR), cut
     )
 
 
@@ -400,8 +402,8 @@ def test_an_influence_is_what_a_little_more_of_a_sample_changes(decimals):
     copies = 10_000
     weights = np.full((201, 200), copies)
     weights[1:] += np.eye(200, dtype=int)
-    ranked = module._sorted(scores.value[0], scores.member[0])
-    same, *more = module._weighted(weights, ranked, FPR)
+    ranked = module._ranked(scores.value[0], scores.member[0])
+    same, *more = module._resampled_metrics(weights, ranked, FPR)
     change = copies * (np.array(more) - same)
     np.testing.assert_allclose(influences[:2].T, change[:, :2], atol=1e-5)
 

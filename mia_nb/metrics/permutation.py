@@ -196,18 +196,20 @@ def _sides(
 def _attack_statistics(name: str, values: np.ndarray) -> list[Compared]:
     """The statistics of one attack: its ranks, and whether a score is among the k largest."""
     values = np.asarray(values, float)
-    rank = mid_ranks(values[~np.isnan(values)])
+    known = ~np.isnan(values)
+    rank = mid_ranks(values[known])
     falling = len(rank) + 1 - rank  # 1 for the largest, ties share their mean
-    compared = [Compared("area", name, 0, _of_known(values, rank))]
+    compared = [Compared("area", name, 0, _weights_of_all(rank, known))]
     for k in _tops(len(rank)):
-        compared.append(Compared("tail", name, k, _of_known(values, _among_largest(falling, k))))
+        weights = _weights_of_all(_among_largest(falling, k), known)
+        compared.append(Compared("tail", name, k, weights))
     return compared
 
 
-def _of_known(values: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """(N,) centred weights, 0 where there is no score."""
-    weights = np.zeros(len(values))
-    weights[~np.isnan(values)] = _centred(weight)
+def _weights_of_all(weights_of_known: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """(N,) centred weights of all samples, 0 where there is no score; known: (N,)."""
+    weights = np.zeros(len(known))
+    weights[known] = _centred(weights_of_known)
     return weights
 
 
