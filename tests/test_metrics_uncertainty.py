@@ -76,7 +76,7 @@ def test_draws_do_not_depend_on_how_many_are_held_at_once(monkeypatch):
     scores = pool(4, 100)
     whole = bootstrap(scores, FPR, n_resamples=20)
     monkeypatch.setattr(module, "CHUNK", 300)
-    monkeypatch.setattr(module, "TARGETS", 3)
+    monkeypatch.setattr(module, "TARGETS_PER_THREAD", 3)
     for name, draws in bootstrap(scores, FPR, n_resamples=20).items():
         np.testing.assert_array_equal(draws, whole[name])
 
@@ -87,7 +87,7 @@ def test_draws_use_no_more_threads_than_there_are_cores_for_this_process(monkeyp
     monkeypatch.setattr(
         module, "ThreadPoolExecutor", lambda threads: asked.append(threads) or executor(threads)
     )
-    monkeypatch.setattr(module, "TARGETS", 1)
+    monkeypatch.setattr(module, "TARGETS_PER_THREAD", 1)
     before = os.sched_getaffinity(0)
     try:
         os.sched_setaffinity(0, {min(before)})
