@@ -2,8 +2,9 @@
 
 A study is a YAML file. Its `claims` hold, by name, the entries of a `Claim`. The `joins` of a claim
 say which settings are set against each other (`Join`), and the entries of `compare` how
-(`Contrast`). `models` are those that the study has (any without it), and `decide` selects the
-settings that decide; what `selections` holds is for the rest of the file to refer to.
+(`Contrast`). `models` are the models that the study has; without it, any. `decide` selects the
+settings that decide. `selections` only holds selections that the rest of the file refers to.
+`printed`, in the studies that come with the package, names the papers' tables.
 
 A selection {field: value} asks for fields or properties of a `Setting`; a value may be a list of
 values, or {not: x}, {from: least}, {near: x, within: distance}. In a list of selections the first
@@ -34,22 +35,27 @@ class Contrast(NamedTuple):
 
     Parameters:
         part: its group in the evidence
-        compared: its words; both may have {a}, {b}, {attack} and {attacks}, as in
-            "{attacks}, {a.label}"
-        attacks: one, or a list, of attacks on both sides, or of pairs, the first on a and the
-            second on b; "each" (of several) that both sides have, one by one; "in order under b":
-            two attacks on a, the first surely stronger than the other on b; absent: the strongest
-            of all that both have
+        compared: how the evidence calls it; like `part` it may have {a}, {b}, {attack}, {other}
+            (the attack on b) and {attacks}, as in "{attacks}, {a.label}"
+        attacks: the name of an attack, or a list of names, each on both sides; a list of pairs, the
+            first on a and the second on b; "each": every attack that both sides have, one by one;
+            "each of several": the same where there are two or more; "in order under b": two attacks
+            on a, of which the first is surely stronger on b; absent: the strongest of all attacks
+            that both sides have
         metric: auc, tpr (at the smallest FPR that all settings can measure), test_accuracy, gap
             (train minus test accuracy)
-        needed: false: it is reported and decides nothing
-        above, margin: the value is wanted above `above`, or within +-margin
-        ratio, swap: a over b; b minus a
+        needed: false for a comparison that is reported and decides nothing
+        above: the claim wants the value above this
+        margin: the claim wants the value within +-margin, in place of `above`
+        ratio: a over b, in place of a minus b
+        swap: b minus a
         minus: "chance", or "curve" (`below_curve.py`), in place of b
-        beyond: the same difference with these fields replaced is subtracted (not beside `minus`)
-        tpr: false: no TPR beside an AUC that decides
-        verdict: "as printed" or "extended": only that verdict asks for it; absent: both do
-        sides: each is one setting, or the strongest of several attacks on a network
+        beyond: {field: value}; the difference between the two settings with these fields replaced
+            is subtracted (not beside `minus`)
+        tpr: false: no TPR is reported beside an AUC that decides
+        verdict: "as printed" or "extended": only that verdict uses it; absent: both do
+        sides: what is compared, not an entry of a file; a side is one setting, or the settings of
+            several attacks on a network, of which the strongest counts
     """
 
     part: str
@@ -146,18 +152,20 @@ class Join(NamedTuple):
     """Which settings are set against each other.
 
     Parameters:
-        compare: how, each entry for every pair
-        a: selections; alone, attacks of one setting are compared
-        b: selections, of which those are paired with a that share all fields with it but those in
-            `differ`, the name of the recipe and the attack
-        differ: fields in which a and b may differ; absent: in all
-        along: a field, along which the settings of a are compared that share all others
-        instead_of: {field: property} of which the property is shared along the way, and not the
-            field
-        which: of the steps along the way: "all" (neighbours and the two ends), "ends", "between"
-            (all but the ends) or "longest" (all and the last)
-        most_alike: only those first sides that are most like the second
-        queries: the "most" that were run, or "fewer"
+        compare: the comparisons, each of which is made for every pair of settings
+        a: selections; without `b` and `along`, attacks on one setting are compared
+        b: selections; a setting of b is paired with one of a where they share all fields but those
+            in `differ`, the name of the recipe and the attack
+        differ: fields in which a and b may differ; absent: all
+        along: a field; settings of a that share all others are compared along it, the one with the
+            larger value first
+        instead_of: {field: property}: settings along the way share the property, and may differ in
+            the field
+        which: the steps along the way: "all" (neighbours, and the last with the first), "ends" (the
+            last with the first), "between" (neighbours), or "longest" (the last with every other)
+        most_alike: true: each setting of b is paired only with those of a that are most like it
+        queries: "most": only pairs whose second setting was queried most often; "fewer": only the
+            others
     """
 
     compare: list[Contrast]
@@ -175,18 +183,23 @@ class Claim(NamedTuple):
     """A claim.
 
     Parameters:
-        sentence, needs: what is claimed, and what must be run to decide it
+        sentence: what is claimed
+        needs: what must be run to decide it
         joins: what is compared
-        parts: without one of these the claim cannot hold
-        equal: it compares risks of different models, which says less at unequal accuracy
-        matched: compared again at equal "test_acc" or "gap", where checkpoints are
-        design_check: an AUC less 1/2 that lies below this jointly is a failed design
-        remarks: functions of `evidence.py` that add to the evidence
-        decided_by: a function of `evidence.py`, for a claim that no join decides
-        quote, place: the paper's own words ("…" where words are left out), and where they stand; a
-            remark of this package on a published study has none
+        parts: of comparisons; while one of these was not run, the claim cannot hold
+        equal: true where risks of different models are compared, which says less at unequal
+            accuracy
+        matched: "test_acc" or "gap", at equal values of which comparisons are repeated where there
+            are checkpoints
+        design_check: the design has failed where an AUC minus 1/2 surely lies below this, all
+            comparisons taken jointly
+        remarks: names of functions of `evidence.py` that add to the evidence
+        decided_by: the name of a function of `evidence.py`, for a claim that no join decides
+        quote: the paper's own words ("…" where words are left out); a remark of this package on a
+            published study has none
+        place: where the paper's words stand
         extends: what the extended verdict asks for beyond the paper's comparisons
-        proved: for what the paper proves rather than measures: under which condition
+        proved: the condition under which the paper proves the claim, rather than measures it
     """
 
     sentence: str
@@ -205,7 +218,7 @@ class Claim(NamedTuple):
 
 
 class Study(NamedTuple):
-    """A study's file."""
+    """A study's file; its entries are explained on top of this module."""
 
     claims: dict[str, Claim]
     models: tuple[str, ...] = ()
