@@ -25,7 +25,10 @@ from mia_nb.studies.study import Claim, Contrast
 from mia_nb.types import Scores
 
 HUNDREDFOLD = 100.0
-NOMINAL, GUARANTEE, AUDITED = 1, 4, 5  # rows of `auditing.ladder`
+# rows of `auditing.ladder` by their number
+NOMINAL = 1
+PROVED = 4
+AUDITED = 5
 ALIKE = 0.9  # share of the ceiling from which a rank correlation counts as that of one ranking
 ATTACK_KEYS = r"\b(?:rmia|lira|nig|attack)\w*"  # which the evidence writes in words
 RANKS = (
@@ -251,7 +254,7 @@ def _row_of_ladder(ladder: pd.DataFrame, row: int) -> pd.Series:
 
 def _by_dp_sgd(ladder: pd.DataFrame) -> bool:
     """Whether the guarantee of a ladder is DP-SGD's."""
-    return str(_row_of_ladder(ladder, GUARANTEE)["method"]).startswith("DP-SGD")
+    return str(_row_of_ladder(ladder, PROVED)["method"]).startswith("DP-SGD")
 
 
 def _accounted(case: Case) -> Iterator[str]:
@@ -259,7 +262,7 @@ def _accounted(case: Case) -> Iterator[str]:
     methods = []
     for name, ladder in case.ladders.items():
         if _by_dp_sgd(ladder):
-            row = _row_of_ladder(ladder, GUARANTEE)
+            row = _row_of_ladder(ladder, PROVED)
             methods.append(row["method"])
             yield (
                 f"DP-SGD accounted: {name} epsilon {row['shown']} at delta {row['delta']:g},"
@@ -334,7 +337,7 @@ def _established(case: Case) -> dict[str, str]:
         nominal = _row_of_ladder(ladder, NOMINAL)
         if not np.isfinite(nominal["epsilon"]) or _by_dp_sgd(ladder):
             continue
-        guarantee = _row_of_ladder(ladder, GUARANTEE)
+        proved = _row_of_ladder(ladder, PROVED)
         audited = _row_of_ladder(ladder, AUDITED)
         method = ""
         if audited["method"]:
@@ -342,7 +345,7 @@ def _established(case: Case) -> dict[str, str]:
             method = f" ({one_phrase})"
         phrases.append(
             f"{name} at delta {nominal['delta']:g}: {nominal['label']} {nominal['shown']}, training"
-            f" guarantee {guarantee['shown']}, audited {audited['shown']}{method}"
+            f" guarantee {proved['shown']}, audited {audited['shown']}{method}"
         )
         if nominal["verdict"]:
             phrases.append(f"nominal value of {name}: {nominal['verdict']}")
