@@ -176,7 +176,7 @@ def _attack_rows(
     group_counts = None
     if groups is not None:
         group_counts = groups_per_side(scores, groups)
-    ends = intervals_of_rows(targets, drawn, groups=group_counts)[["low", "high"]]
+    ends = intervals_of_rows(targets, drawn, group_counts=group_counts)[["low", "high"]]
     accuracy_ends = accuracies(scores)[["low", "high"]]
     advantage_low, advantage_high = ends.loc["advantage"]
     null = targets["advantage_null"].mean()

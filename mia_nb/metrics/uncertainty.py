@@ -171,7 +171,7 @@ def metric_interval(
     sampled: np.ndarray | None = None,
     *,
     confidence: float = 0.95,
-    groups: np.ndarray | None = None,
+    group_counts: np.ndarray | None = None,
 ) -> tuple[float, float]:
     """(low, high) of the mean of one metric over targets, inside [0, 1]: that of `interval`, or a
     wider one where that is too narrow.
@@ -181,14 +181,14 @@ def metric_interval(
         rows: those of its targets in `metrics.per_target`.
         sampled: (n_resamples, targets) the metric on samples drawn with replacement, or None.
         confidence: in (0, 1).
-        groups: (targets, 2) numbers of independent groups of members and of non-members
+        group_counts: (targets, 2) numbers of independent groups of members and of non-members
             (`groups_per_side`); None: each sample is a group.
 
     With fewer than two groups on a side nothing is known of other samples: the ends are 0 and 1.
     """
     free = None
-    if groups is not None:
-        free = int(groups.min()) - 1
+    if group_counts is not None:
+        free = int(group_counts.min()) - 1
         if free < 1:
             return 0.0, 1.0
     ends = interval(
@@ -199,22 +199,22 @@ def metric_interval(
         free=free,
     )
     if name.startswith("tpr"):
-        ends = _ends_of_tpr(name, rows, ends, confidence, groups)
+        ends = _ends_of_tpr(name, rows, ends, confidence, group_counts)
     elif name == "auc":
-        ends = _ends_of_auc(rows, ends, confidence, groups)
+        ends = _ends_of_auc(rows, ends, confidence, group_counts)
     elif name == "advantage":
-        ends = _ends_of_advantage(rows, ends, confidence, groups)
+        ends = _ends_of_advantage(rows, ends, confidence, group_counts)
     low, high = np.clip(ends, 0, 1)
     return float(low), float(high)
 
 
-def _sides(rows: pd.DataFrame, groups: np.ndarray | None) -> np.ndarray:
+def _sides(rows: pd.DataFrame, group_counts: np.ndarray | None) -> np.ndarray:
     """(targets, 2) numbers of independent members and non-members: groups, or samples."""
-    return rows[["n1", "n0"]].to_numpy() if groups is None else groups
+    return rows[["n1", "n0"]].to_numpy() if group_counts is None else group_counts
 
 
 def _ends_of_tpr(
-    name: str, rows: pd.DataFrame, ends: tuple, confidence: float, groups: np.ndarray | None
+    name: str, rows: pd.DataFrame, ends: tuple, confidence: float, group_counts: np.ndarray | None
 ) -> tuple[float, float]:
     """The ends of `interval` made wider.
 
@@ -228,7 +228,7 @@ def _ends_of_tpr(
     low -= (rows[name] - rows[f"{name}_fewer"]).mean()
     hits = rows[f"{name}_tp"].to_numpy()
     n1 = rows["n1"].to_numpy()
-    trials = _sides(rows, groups)[:, 0]
+    trials = _sides(rows, group_counts)[:, 0]
     # counted in groups of members where there are groups
     found = (hits * trials / n1).sum()
     missed = ((n1 - hits) * trials / n1).sum()
@@ -240,7 +240,7 @@ def _ends_of_tpr(
 
 
 def _ends_of_advantage(
-    rows: pd.DataFrame, ends: tuple, confidence: float, groups: np.ndarray | None
+    rows: pd.DataFrame, ends: tuple, confidence: float, group_counts: np.ndarray | None
 ) -> tuple[float, float]:
     """The ends of `interval`, or others where every target's advantage is 0 or 1, which leaves the
     bootstrap without variance.
@@ -256,7 +256,7 @@ def _ends_of_advantage(
     if not (all_one or all_zero):
         return ends
     with_half_the_error = (1 + confidence) / 2
-    fewest = _sides(rows, groups).min(0)
+    fewest = _sides(rows, group_counts).min(0)
     _, shares = clopper_pearson(0, fewest, confidence=with_half_the_error)
     if all_one:
         return 1 - shares.sum(), 1.0
@@ -265,7 +265,7 @@ def _ends_of_advantage(
 
 
 def _ends_of_auc(
-    rows: pd.DataFrame, ends: tuple, confidence: float, groups: np.ndarray | None
+    rows: pd.DataFrame, ends: tuple, confidence: float, group_counts: np.ndarray | None
 ) -> tuple[float, float]:
     """The ends of `interval`, or others where samples are too few for its variance.
 
@@ -278,7 +278,7 @@ def _ends_of_auc(
     perfect = (values == 0).all() or (values == 1).all()
     if not perfect and rows["pair"].nunique() > 1:
         return ends
-    sides = _sides(rows, groups)
+    sides = _sides(rows, group_counts)
     fewest = sides.min()
     if perfect:
         return clopper_pearson(fewest * values[0], fewest, confidence=confidence)
@@ -387,8 +387,10 @@ def intervals(
     """
     rows = per_target(scores, fpr)  # first, as it refuses targets without a score
     drawn = bootstrap(scores, fpr, n_resamples=n_resamples, seed=seed, groups=groups)
-    sides = None if groups is None else groups_per_side(scores, groups)
-    return intervals_of_rows(rows, drawn, confidence, sides)
+    group_counts = None
+    if groups is not None:
+        group_counts = groups_per_side(scores, groups)
+    return intervals_of_rows(rows, drawn, confidence, group_counts)
 
 
 def groups_per_side(scores: Scores, groups: np.ndarray) -> np.ndarray:
@@ -409,12 +411,21 @@ def intervals_of_rows(
     rows: pd.DataFrame,
     sampled: dict[str, np.ndarray],
     confidence: float = 0.95,
-    groups: np.ndarray | None = None,
+    group_counts: np.ndarray | None = None,
 ) -> pd.DataFrame:
-    """`intervals` from the rows of `per_target`, resamples, and the result of `groups_per_side`."""
+    """`intervals` from their parts.
+
+    Parameters:
+        rows: of `per_target`, of one attack.
+        sampled: of `bootstrap`.
+        confidence: in (0, 1).
+        group_counts: of `groups_per_side`; None: each sample is a group.
+    """
     ends = {}
     for name, drawn in sampled.items():
-        low, high = metric_interval(name, rows, drawn, confidence=confidence, groups=groups)
+        low, high = metric_interval(
+            name, rows, drawn, confidence=confidence, group_counts=group_counts
+        )
         ends[name] = (rows[name].mean(), low, high)
     table = pd.DataFrame.from_dict(ends, orient="index", columns=["value", "low", "high"])
     return table.rename_axis("metric")
