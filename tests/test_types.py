@@ -132,6 +132,12 @@ def world():
 HOLES = {  # array, where, what
     "a NaN": ("margin", (2, 1, 7), np.nan, "margin of model 2 is nan for sample 7, the first of 1"),
     "infinity": ("margin", (0, 0, 3), -np.inf, "margin of model 0 is -inf for sample 3"),
+    "both infinities": (
+        "margin",
+        ([1, 5], 0, 2),
+        [np.inf, -np.inf],
+        "margin of model 1 is inf for sample 2, the first of 2",
+    ),
     "a model": ("margin", 4, np.nan, "margin of model 4 is nan for sample 0, the first of 120"),
     "a sample": ("margin", (..., 39), np.nan, "model 0 is nan for sample 39, the first of 18"),
     "some entropies": ("entropy", (1, 0, 5), np.nan, "entropy of model 1 is nan for sample 5"),
@@ -160,6 +166,11 @@ def test_a_hole_that_was_made_later_is_refused_by_every_score_and_leaving_it_out
             attacks.score("rmia", *given)
     rest = signals.select(samples=np.arange(40) != 7)
     assert np.isfinite(attacks.score("loss", rest).value).all()
+
+
+def test_finite_margins_whose_sum_is_infinite_are_allowed():
+    signals = world()
+    replace(signals, margin=np.full_like(signals.margin, 1e308))
 
 
 def test_entropies_that_are_not_there_at_all_are_allowed():

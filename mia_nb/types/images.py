@@ -54,10 +54,9 @@ class Images(NamedTuple):
             facts["canaries"] = f"{int(np.sum(self.canary)):,}"
         return escape.html_facts(facts)
 
-    def _shape_text(self, times: str) -> str:
+    def _shape_text(self, separator: str) -> str:
         """The size of an image, or the number of frames and their size."""
-        height, width = self.x.shape[2:]
-        size = times.join(map(str, (self.channels, height, width)))
+        size = separator.join(map(str, (self.channels, *self.x.shape[2:])))
         if self.frames > 1:
             return f"{self.frames} frames of {size}"
         return size
@@ -77,9 +76,11 @@ class Images(NamedTuple):
         Results are stored under it. It is computed at each use, at about a gigabyte a second, since
         the tensors may have changed.
         """
-        x, y = (values.detach().cpu().contiguous().numpy() for values in (self.x, self.y))
-        scale = [[float(value) for value in values] for values in (self.mean, self.std)]
-        header = [list(x.shape), len(self.classes), *scale]
+        x = self.x.detach().cpu().contiguous().numpy()
+        y = self.y.detach().cpu().numpy()
+        mean = list(map(float, self.mean))
+        std = list(map(float, self.std))
+        header = [list(x.shape), len(self.classes), mean, std]
         if self.frames > 1:
             header.append(self.frames)
         sha = hashlib.sha256(json.dumps(header).encode())

@@ -20,9 +20,13 @@ SPLITS = ("pairs", "bernoulli", "given")
 SCHEDULES = ("one_cycle", "cosine", "linear", "plateau", "constant")
 DTYPES = ("float32", "float64", "bfloat16")
 AUGMENTATIONS = ("crop", "flip", "cutout", "translate", "alternate", "autoaugment")
-Whole = Annotated[
-    int, BeforeValidator(lambda v: int(v) if isinstance(v, float) and v.is_integer() else v)
-]
+
+
+def _whole_float_as_int(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Whole = Annotated[int, BeforeValidator(_whole_float_as_int)]
 
 
 class Record(BaseModel):
@@ -75,24 +79,27 @@ class Record(BaseModel):
         return cls(**instance(cls.__name__.lower(), record, dict))
 
 
-def _refusal(kind: type[Record], first: dict, values: dict) -> str:
+def _refusal(kind: type[Record], error: dict, values: dict) -> str:
     """A pydantic error as one line: which field, what came, what was wanted."""
-    if not first["loc"]:  # an error that concerns several fields
-        return str(first["ctx"]["error"])
-    name = str(first["loc"][0])
-    if name not in kind.model_fields:
-        known = ", ".join(kind.model_fields)
-        close = hint(name, kind.model_fields)
-        if f"num_{name}" in kind.model_fields:  # models, as other calls name their number
+    if not error["loc"]:  # it concerns several fields
+        return str(error["ctx"]["error"])
+    name = str(error["loc"][0])
+    fields = kind.model_fields
+    if name not in fields:
+        close = hint(name, fields)
+        if f"num_{name}" in fields:  # models, as other calls name their number
             close = f"; did you mean 'num_{name}'?"
-        return f"a {kind.__name__.lower()} has no {name!r}{close}; it has {known}"
-    wanted = kind.model_fields[name].description
-    value = values[name]
-    reason = f"{first['ctx']['error']}; " if first["type"] == "value_error" else ""
-    if first["type"] in ("literal_error", "string_pattern_mismatch"):
-        words = {word.strip(",:") for word in wanted.split()}
-        wanted += "".join(hint(part, words) for part in str(value).split("+") if part not in words)
-    return f"{name}={shown(value)}: {reason}wanted {wanted}"
+        return f"a {kind.__name__.lower()} has no {name!r}{close}; it has {', '.join(fields)}"
+    came = f"{name}={shown(values[name])}: "
+    wanted = f"wanted {fields[name].description}"
+    if error["type"] == "value_error":
+        return f"{came}{error['ctx']['error']}; {wanted}"
+    if error["type"] in ("literal_error", "string_pattern_mismatch"):
+        known = {word.strip(",:") for word in fields[name].description.split()}
+        for word in str(values[name]).split("+"):
+            if word not in known:
+                wanted += hint(word, known)
+    return came + wanted
 
 
 class Recipe(Record):

@@ -97,18 +97,23 @@ class Signals:
         others. Entropies may be missing altogether (all NaN).
         """
         for name, array in self._checked_arrays():
-            is_missing = np.isnan if name != "margin" else _is_not_finite
-            # row by row: arrays on the disk may not fit into memory
-            counts = [int(is_missing(row).sum()) for row in array]
-            missing = sum(counts)
-            if not missing or (missing == array.size and name in ENTROPIES):
+            # a sum is finite only if all numbers are, and needs one pass and no memory
+            with np.errstate(over="ignore", invalid="ignore"):
+                total = array.sum()
+            if np.isfinite(total):
                 continue
-            model = next(m for m, count in enumerate(counts) if count)
-            where = np.argwhere(is_missing(array[model]))[0]
+            is_missing = _is_not_finite if name == "margin" else np.isnan
+            # model by model, as arrays on the disk may not fit into memory
+            counts = [np.count_nonzero(is_missing(of_model)) for of_model in array]
+            missing = sum(counts)
+            if missing == 0 or (missing == array.size and name in ENTROPIES):
+                continue
+            model = int(np.flatnonzero(counts)[0])
+            first = np.argwhere(is_missing(array[model]))[0]
             # samples are the last axis of (M, Q, N), and the second of arrays without queries
-            sample = where[0] if name in ("top_log_p", "activity") else where[-1]
+            sample = first[0] if name in ("top_log_p", "activity") else first[-1]
             raise ValueError(
-                f"{name} of model {model} is {array[(model, *where)]} for sample {sample}, the"
+                f"{name} of model {model} is {array[(model, *first)]} for sample {sample}, the"
                 f" first of {missing:,} missing among {array.size:,} values: wanted finite numbers;"
                 " query again, or leave these models or samples out"
             )
@@ -161,16 +166,18 @@ class Signals:
         Raises:
             ValueError: where an axis has no such entries.
         """
-        m, q, n = (
-            _axis_index(size, index)
-            for size, index in zip(self.shape, (models, queries, samples), strict=True)
+        m = _axis_index(self.shape[0], models)
+        q = _axis_index(self.shape[1], queries)
+        n = _axis_index(self.shape[2], samples)
+        return replace(
+            self,
+            **{name: getattr(self, name)[m][:, q][:, :, n] for name in CUBES},
+            labels=self.labels[n],
+            population=self.population[n],
+            member=None if self.member is None else self.member[m][:, n],
+            top_log_p=self.top_log_p[m][:, n],
+            activity=None if self.activity is None else self.activity[m][:, n],
         )
-        cut = {name: getattr(self, name)[m][:, q][:, :, n] for name in CUBES}
-        cut |= {name: getattr(self, name)[n] for name in ("labels", "population")}
-        member = None if self.member is None else self.member[m][:, n]
-        activity = None if self.activity is None else self.activity[m][:, n]
-        top_log_p = self.top_log_p[m][:, n]
-        return replace(self, **cut, member=member, top_log_p=top_log_p, activity=activity)
 
     def hide(self) -> Signals:
         """The same signals with membership hidden from the attacker (member = None)."""
@@ -190,9 +197,11 @@ class Signals:
         if self.member is None:
             raise ValueError("these signals hide membership (member=None): references need it")
         target = int(row_numbers("target", target, self.shape[0])[0])
-        differs = self.member[:, ~(self.population | self.member.all(0))]
-        differs = differs != differs[target]
-        keep = differs.any(1) & (keep_complement | ~differs.all(1))
+        masks = self.member[:, ~(self.population | self.member.all(0))]
+        differs = masks != masks[target]
+        keep = differs.any(1)
+        if not keep_complement:
+            keep &= ~differs.all(1)
         keep[target] = False
         return np.flatnonzero(keep)
 
@@ -288,18 +297,9 @@ class Signals:
         for m in range(models):
             mean_log_p = np.zeros((samples, classes))
             for q in range(queries):
-                raw = logits[m, q]
-                z = raw.astype(np.float64) / temperature
-                if not np.isfinite(z).all():
-                    n = int(np.flatnonzero(~np.isfinite(z).all(1))[0])
-                    raise ValueError(
-                        f"model {m} gives a non-finite output for sample {n} (query {q}):"
-                        f" {z[n][:4]}; did it diverge, or is it the logarithm of 0 (clip"
-                        " probabilities first)?"
-                    )
-                all_probabilities &= bool(
-                    (raw >= 0).all() and np.allclose(raw.sum(1), 1, atol=1e-3)
-                )
+                z = logits[m, q].astype(np.float64) / temperature
+                _check_finite(z, m, q)
+                all_probabilities = all_probabilities and _are_probabilities(logits[m, q])
                 log_p, measures = _measures_of_logits(z, labels)
                 for name in CUBES:
                     cubes[name][m, q] = measures[name]
@@ -318,13 +318,30 @@ class Signals:
             population=mask("population", population),
             query_kind=query_kind,
             top_log_p=top_log_p,
-            info=dict(instance("info", {} if info is None else info, dict)),
+            info={} if info is None else dict(instance("info", info, dict)),
             **cubes,
         )
 
 
 def _is_not_finite(values: np.ndarray) -> np.ndarray:
     return ~np.isfinite(values)
+
+
+def _are_probabilities(outputs: np.ndarray) -> bool:
+    """Whether the rows of outputs (N, K) look like probabilities: numbers from 0 up, of sum 1."""
+    return bool((outputs >= 0).all() and np.allclose(outputs.sum(1), 1, atol=1e-3))
+
+
+def _check_finite(z: np.ndarray, model: int, query: int) -> None:
+    """ValueError where a logit of (N, K) is not finite."""
+    finite = np.isfinite(z).all(1)
+    if not finite.all():
+        sample = int(np.flatnonzero(~finite)[0])
+        raise ValueError(
+            f"model {model} gives a non-finite output for sample {sample} (query {query}):"
+            f" {z[sample][:4]}; did it diverge, or is it the logarithm of 0 (clip"
+            " probabilities first)?"
+        )
 
 
 def _logits_and_labels(logits: object, labels: object) -> tuple[np.ndarray, np.ndarray]:
@@ -378,11 +395,10 @@ def _axis_index(
     """A slice or an array that indexes an axis of this size; ValueError where it has no such
     entries.
     """
+    if index is None:
+        return slice(None)
     try:
-        if index is None or isinstance(index, slice):
-            axis_index = index or slice(None)
-        else:
-            axis_index = np.atleast_1d(index)
+        axis_index = index if isinstance(index, slice) else np.atleast_1d(index)
         np.arange(size)[axis_index]  # raises IndexError
     except (IndexError, TypeError, ValueError):
         raise ValueError(
