@@ -844,6 +844,18 @@ def test_an_edited_model_builder_is_another_run(tmp_path, monkeypatch):
     assert run_key.fingerprint("no_such_module:net") is None
 
 
+def test_text_that_looks_like_a_builder_names_none_in_a_package_and_its_folder_counts_as_one(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "__init__.py").touch()
+    assert run_key.fingerprint("no_such_module:net") is None
+    (tmp_path / "images:new").mkdir()
+    before = run_key.fingerprint("images:new")
+    (tmp_path / "images:new/1.png").write_bytes(b"1")
+    assert before is not None and run_key.fingerprint("images:new") != before
+
+
 def test_what_a_builders_package_contains_and_what_a_folder_holds_is_part_of_a_run(
     tmp_path, monkeypatch
 ):
