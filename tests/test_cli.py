@@ -225,6 +225,8 @@ def test_a_preset_takes_the_steps_of_another_one_with_parameters_over_their_own(
         ("run all", "`run all` needs --preset NAME; there are: bad_name"),
         ("run no/where.ipynb", "no notebook at"),
         ("run train --preset bad_step", "wanted a list of steps"),
+        ("run all --preset no_steps", "preset no_steps has no step"),
+        ("run all --preset of_no_notebook", "preset of_no_notebook has no step"),
         ("run train --preset self_named", "names itself among its presets"),
         ("run train --preset bad_name", "did you mean 'epochs'?"),
         ("run train --preset bad_type", "epochs='3' is text"),
@@ -244,6 +246,8 @@ def test_a_preset_takes_the_steps_of_another_one_with_parameters_over_their_own(
 def test_bad_input_is_one_line_and_exit_2_before_anything_runs(desk, capsys, argv, says):
     presets = {
         "bad_step": "- {notebok: 01_train}",
+        "no_steps": "[]",
+        "of_no_notebook": "- {preset: small, notebook: 02_query}",
         "self_named": "- {preset: self_named}",
         "bad_name": "- {notebook: 01_train, parameters: {epohcs: 3}}",
         "bad_type": "- {notebook: 01_train, parameters: {epochs: '3'}}",

@@ -39,7 +39,7 @@ def parameters(args: Namespace) -> list[tuple[str, str]]:
         value = getattr(args, option)
         if value is not None:
             given.append((OPTIONS.get(option, option), str(value), f"--{option} "))
-    for name, text in notebooks.given(args.parameter):
+    for name, text in notebooks.name_value_pairs(args.parameter):
         given.append((name, text, f"-p {name}="))
     if args.fail_if:
         limits = [str(limit) for limit in auditing.limits(args.fail_if)]

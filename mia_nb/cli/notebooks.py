@@ -62,9 +62,8 @@ def find_notebook(name: str, where: list[Path]) -> Path:
             raise ValueError(f"no notebook at {name}")
         return Path(name)
     close = hint(name, [*known, *_presets(where)])
-    raise ValueError(
-        f"no notebook named {name!r}{close or _hint('', {path.stem for path in known.values()})}"
-    )
+    stems = {path.stem for path in known.values()}
+    raise ValueError(f"no notebook named {name!r}{close or _listed(stems)}")
 
 
 def _notebooks(where: list[Path]) -> dict[str, Path]:
@@ -88,7 +87,9 @@ def resolve(name: str, preset: str | None, where: list[Path]) -> tuple[str, str 
     """
     if preset is not None or name == "all" or name in _notebooks(where):
         return name, preset
-    return ("all", name) if name in _presets(where) else (name, None)
+    if name in _presets(where):
+        return "all", name
+    return name, None
 
 
 def _presets(where: list[Path]) -> dict[str, Path]:
@@ -103,7 +104,7 @@ def _find_preset(name: str, where: list[Path]) -> Path:
     known = _presets(where)
     path = Path(name) if name.endswith((".yaml", ".yml")) else known.get(name)
     if path is None or not path.is_file():
-        raise ValueError(f"no preset named {name!r}{_hint(name, known)}")
+        raise ValueError(f"no preset named {name!r}{hint(name, known) or _listed(known)}")
     return path
 
 
@@ -111,7 +112,8 @@ def about(name: str, where: list[Path]) -> str:
     """A preset's description: the prose of the comment at its top."""
     prose = []
     for line in _find_preset(name, where).read_text(encoding="utf-8").splitlines():
-        if not line.startswith("# ") or line.startswith("#  "):
+        is_prose = line.startswith("# ") and not line.startswith("#  ")  # no indented commands
+        if not is_prose:
             break
         prose.append(line.removeprefix("# "))
     return " ".join(prose)
@@ -127,8 +129,10 @@ def read_preset(name: str, where: list[Path], inside: tuple[Path, ...] = ()) -> 
     if path in inside:
         raise ValueError(f"{path} names itself among its presets: wanted another one")
     written = read_yaml_file(path)
+    if not isinstance(written, list):
+        raise _no_step(path, written)
     steps = []
-    for step in written if isinstance(written, list) else [None]:
+    for step in written:
         _check_step(path, step)
         if "preset" not in step:
             steps.append(step)
@@ -143,20 +147,25 @@ def read_preset(name: str, where: list[Path], inside: tuple[Path, ...] = ()) -> 
 
 def _check_step(path: Path, step: Any) -> None:
     """ValueError unless this is a step of a preset."""
-    names = [step.get("notebook"), step.get("preset")] if isinstance(step, dict) else []
-    named = [name for name in names if name is not None]
-    fine = named and all(isinstance(name, str) for name in named) and not set(step) - KEYS
-    if not fine:
-        raise ValueError(
-            f"{path}: wanted a list of steps `- {{notebook: 01_train, parameters: {{epochs:"
-            f" 20}}}}`, found {shown(step)}"
-        )
-    who = " of ".join(named)
+    if not isinstance(step, dict) or not step.keys() <= KEYS:
+        raise _no_step(path, step)
+    names = [step[key] for key in ("notebook", "preset") if step.get(key) is not None]
+    if not names or not all(isinstance(name, str) for name in names):
+        raise _no_step(path, step)
     if not isinstance(step.get("parameters") or {}, dict):
-        raise ValueError(f"{path}: the parameters of {who} must be `name: value` pairs")
+        step_name = " of ".join(names)
+        raise ValueError(f"{path}: the parameters of {step_name} must be `name: value` pairs")
 
 
-def given(texts: Iterable[str]) -> list[tuple[str, str]]:
+def _no_step(path: Path, written: Any) -> ValueError:
+    """The error for a preset that holds something else than steps."""
+    return ValueError(
+        f"{path}: wanted a list of steps `- {{notebook: 01_train, parameters: {{epochs:"
+        f" 20}}}}`, found {shown(written)}"
+    )
+
+
+def name_value_pairs(texts: Iterable[str]) -> list[tuple[str, str]]:
     """Texts `name=value` of `-p` as (name, value); ValueError for other texts."""
     pairs = []
     for text in texts:
@@ -171,7 +180,7 @@ def plan(
     target: str, preset: str | None, given: Iterable[tuple[str, str]], where: list[Path]
 ) -> list[Step]:
     """The steps to run: those of the preset (for one notebook, or `all`), or one notebook with its
-    defaults. `given` overrides parameters in every step that has them.
+    defaults. The (name, text) pairs `given` override parameters in every step that has them.
 
     Raises ValueError for anything unknown ("did you mean") or of the wrong type, before anything
     runs.
@@ -179,10 +188,27 @@ def plan(
     given = list(given)
     entries = _entries(target, preset, where)
     declared = [read_parameters(path) for path, _ in entries]
-    stems = ", ".join(dict.fromkeys(path.stem for path, _ in entries))
+    _refuse_unknown(given, entries, declared)
+    steps = []
+    for (path, parameters), known in zip(entries, declared, strict=True):
+        values = list(parameters.items())
+        for name, text in given:
+            if _has(known, name):
+                values.append((name, read_text(known, name, text)))
+        steps.append(Step(path, complete(known, values, path.stem)))
+    return steps
+
+
+def _refuse_unknown(
+    given: list[tuple[str, str]],
+    entries: list[tuple[Path, dict]],
+    declared: list[dict[str, Parameter]],
+) -> None:
+    """ValueError for a parameter that is given on the command line, and that no notebook has."""
     everywhere: dict[str, Parameter] = {}
     for known in declared:
         everywhere |= known
+    stems = ", ".join(dict.fromkeys(path.stem for path, _ in entries))
     for name, text in given:
         if name == "results":
             raise ValueError(
@@ -190,15 +216,6 @@ def plan(
             )
         if not _has(everywhere, name):
             raise no_parameter(name, everywhere, stems)
-    steps = []
-    for (path, step), known in zip(entries, declared, strict=True):
-        written = list((step.get("parameters") or {}).items())
-        overrides = [
-            (name, read_text(known, name, text)) for name, text in given if _has(known, name)
-        ]
-        values = complete(known, [*written, *overrides], path.stem)
-        steps.append(Step(path, values))
-    return steps
 
 
 def _has(known: dict[str, Parameter], name: str) -> bool:
@@ -207,25 +224,36 @@ def _has(known: dict[str, Parameter], name: str) -> bool:
 
 
 def _entries(target: str, preset: str | None, where: list[Path]) -> list[tuple[Path, dict]]:
-    """(notebook, step of the preset as written) of everything to run."""
-    if target == "all" and preset is None:
-        known = ", ".join(sorted(_presets(where))) or "none"
-        raise ValueError(f"`run all` needs --preset NAME; there are: {known}")
-    path = None if target == "all" else find_notebook(target, where)
+    """(notebook, parameters as the preset gives them) of everything to run."""
+    if target == "all":
+        if preset is None:
+            raise ValueError(f"`run all` needs --preset NAME{_listed(_presets(where))}")
+        return _entries_of_preset(preset, where)
+    wanted = find_notebook(target, where)
     if preset is None:
-        return [(path, {})]
+        return [(wanted, {})]
     entries = []
-    for step in read_preset(preset, where):
-        notebook = find_notebook(step["notebook"], where)
-        if path is None or notebook.stem == path.stem:
-            entries.append((path or notebook, step))
-    if path is not None and not entries:
-        raise ValueError(f"preset {preset} has no step for {path.stem}")
+    for path, parameters in _entries_of_preset(preset, where):
+        if path.stem == wanted.stem:
+            entries.append((wanted, parameters))  # the preset may have found another copy
+    if not entries:
+        raise ValueError(f"preset {preset} has no step for {wanted.stem}")
     return entries
 
 
-def _hint(name: str, known: Iterable[str]) -> str:
-    return hint(name, known) or f"; there are: {', '.join(sorted(known)) or 'none'}"
+def _entries_of_preset(preset: str, where: list[Path]) -> list[tuple[Path, dict]]:
+    entries = []
+    for step in read_preset(preset, where):
+        path = find_notebook(step["notebook"], where)
+        entries.append((path, step.get("parameters") or {}))
+    if not entries:
+        raise ValueError(f"preset {preset} has no step")
+    return entries
+
+
+def _listed(names: Iterable[str]) -> str:
+    """The end of a message that lists all names there are."""
+    return f"; there are: {', '.join(sorted(names)) or 'none'}"
 
 
 def params(args: Namespace) -> None:

@@ -25,6 +25,8 @@ from mia_nb.parameters import changed, read_parameters, refuse_values
 from mia_nb.types import Recipe
 
 MOST_LINES = 8  # printed about notebooks whose figures failed
+# fields of a recipe that name something, which may not exist
+NAMING = {"model", "model_args", "defense", "optimizer", "loss"}
 
 
 def _workers(args: Namespace) -> list[tuple[str, str]]:
@@ -37,7 +39,7 @@ def command(args: Namespace) -> None:
     """`mia-nb run`: run the named notebook or preset, and print the paths of its notebooks and
     report.
     """
-    parameters = [*notebooks.given(args.parameter), *_workers(args)]
+    parameters = [*notebooks.name_value_pairs(args.parameter), *_workers(args)]
     folders = notebooks.folders(args.notebooks)
     target, preset = notebooks.resolve(args.notebook, args.preset, folders)
     steps = notebooks.plan(target, preset, parameters, folders)
@@ -47,10 +49,13 @@ def command(args: Namespace) -> None:
         name = Path(preset).stem
         about = notebooks.about(preset, folders)
     folder = run(name, steps, args.results, force=args.force, about=about)
+    for line in verdict_lines(folder):
+        say(line)
     executed = [file for file in folder.files() if file.endswith(".ipynb")]
-    paths = [f"  {os.path.relpath(folder.path / file)}" for file in [*executed, REPORT]]
-    say(*verdict_lines(folder), *paths)
-    if lost := lost_figures(folder):
+    for file in [*executed, REPORT]:
+        say(f"  {os.path.relpath(folder.path / file)}")
+    lost = lost_figures(folder)
+    if lost:
         advice = "all else is there; the same command runs these notebooks again"
         raise Failed("\n  ".join(["figures failed", *lost[:MOST_LINES], advice]))
 
@@ -88,7 +93,7 @@ def run(
     if not force and _is_finished(folder, files):
         _say_cached(folder, files)
         return folder
-    with contextlib.ExitStack() as locks:
+    with contextlib.ExitStack() as locks:  # only the wait for the lock is inside `try`
         try:
             locks.enter_context(folder.lock("run", timeout=0))
         except filelock.Timeout:
@@ -107,7 +112,7 @@ def _run_what_is_missing(
     """
     record = {}
     if not force and _is_intact(folder, STATUS):
-        record = {entry["file"]: entry for entry in read_status(folder)}
+        record = _entry_of_each_file(folder)
     done = [file for file in steps if is_whole(record.get(file, {})) and _is_intact(folder, file)]
     todo = [file for file in steps if file not in done]
     facts = machine_facts()
@@ -131,12 +136,18 @@ def _is_finished(folder: store.Folder, files: list[str]) -> bool:
     """Whether all of a run is there and intact."""
     if not all(map(folder.intact, [STATUS, REPORT, *files])):
         return False
-    record = {entry["file"]: entry for entry in read_status(folder)}
+    record = _entry_of_each_file(folder)
     return all(is_whole(record.get(file, {})) for file in files)
 
 
+def _entry_of_each_file(folder: store.Folder) -> dict[str, dict]:
+    """The entries of status.json by the names of their notebooks."""
+    return {entry["file"]: entry for entry in read_status(folder)}
+
+
 def _say_cached(folder: store.Folder, files: list[str]) -> None:
-    seconds = sum(entry["seconds"] for entry in read_status(folder) if entry["file"] in files)
+    record = _entry_of_each_file(folder)
+    seconds = sum(record[file]["seconds"] for file in files)
     say(f"cached: {short(folder.path)} ({seconds:.0f} s when it ran); --force runs it again")
 
 
@@ -146,7 +157,7 @@ def _refuse_parameters(step: Step, results: Path) -> None:
     """
     refuse_values(step.notebook, step.parameters | {"results": str(results)})
     differing = changed(read_parameters(step.notebook), step.parameters)
-    if differing.get("recipe", {}).keys() & {"model", "model_args", "defense", "optimizer", "loss"}:
+    if NAMING & differing.get("recipe", {}).keys():
         _refuse_unknown_network(Recipe(**step.parameters["recipe"]))
     dataset = differing.get("source", {}).get("dataset")
     if dataset is not None and not Path(dataset).expanduser().exists():
