@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,6 +17,13 @@ def parse_json(text: str | bytes) -> Any:
         return json.loads(text)
     except RecursionError:
         raise ValueError("nested too deep") from None
+
+
+def has_entries(value: object, entries: Mapping[str, Any]) -> bool:
+    """Whether a value parsed from JSON is a record that has these entries, each of its type."""
+    if not isinstance(value, dict):
+        return False
+    return all(isinstance(value.get(name), kind) for name, kind in entries.items())
 
 
 def scratch_name(name: str) -> str:

@@ -31,12 +31,9 @@ def main(argv: list[str] | None = None) -> int:
     except ValueError as error:
         return _complain(" ".join(str(error).split()), 2)
     except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        advice = (
-            "free some space, or choose another --results"
-            if full
-            else "check that you may read and write there"
-        )
+        advice = "check that you may read and write there"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            advice = "free some space, or choose another --results"
         where = escape.terminal(error.filename or "results")
         return _complain(f"{where}: {error.strerror or error}; {advice}", 2)
     except RuntimeError as error:

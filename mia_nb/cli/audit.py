@@ -10,6 +10,7 @@ import warnings
 import xml.etree.ElementTree as ElementTree
 from argparse import Namespace
 from pathlib import Path
+from typing import NamedTuple
 
 from mia_nb import auditing, escape, store
 from mia_nb._files import parse_json
@@ -24,40 +25,57 @@ NOTEBOOK, RESULT = "07_audit_your_model", "result.json"
 JUNIT = "junit.xml"
 WAYS = ("model", "logits", "pool")
 BRINGS = {"logits": "outputs", "pool": "trained models"}
-OPTIONS = {"data": "dataset", "models": "num_models"}  # options whose parameter has another name
+OPTIONS = {  # option: the parameter that it gives
+    "model": "model",
+    "logits": "logits",
+    "pool": "pool",
+    "data": "dataset",
+    "epochs": "epochs",
+    "models": "num_models",
+}
 DONE = 0  # exit statuses
 FAILED = 1
 OVER = 3
+
+
+class Given(NamedTuple):
+    """A parameter of the notebook, given on the command line."""
+
+    name: str
+    text: str
+    option: str  # such as "--epochs"; "" for -p
+
+    def __str__(self) -> str:
+        return f"{self.option} {self.text}" if self.option else f"-p {self.name}={self.text}"
 
 
 def parameters(args: Namespace) -> list[tuple[str, str]]:
     """The options as (parameter, text) of the notebook; ValueError for options that do not go
     together.
     """
-    given = []  # (parameter, text, how it was given)
-    for option in ("model", "logits", "pool", "data", "epochs", "models"):
+    given = []
+    for option, name in OPTIONS.items():
         value = getattr(args, option)
         if value is not None:
-            given.append((OPTIONS.get(option, option), str(value), f"--{option} "))
+            given.append(Given(name, str(value), f"--{option}"))
     for name, text in notebooks.name_value_pairs(args.parameter):
-        given.append((name, text, f"-p {name}="))
+        given.append(Given(name, text, ""))
     if args.fail_if:
         limits = [str(limit) for limit in auditing.limits(args.fail_if)]
-        given.append(("fail_if", json.dumps(limits), "--fail-if "))
-    values = {}
-    for name, text, how in given:
-        if name in values:
-            texts = [f"{how}{text}" for other, text, how in given if other == name]
+        given.append(Given("fail_if", json.dumps(limits), "--fail-if"))
+    for name in dict.fromkeys(parameter.name for parameter in given):
+        times = [str(parameter) for parameter in given if parameter.name == name]
+        if len(times) > 1:
             raise ValueError(
-                f"{name} was given {len(texts)} times ({', '.join(texts)}); give it once"
+                f"{name} was given {len(times)} times ({', '.join(times)}); give it once"
             )
-        values[name] = text
-    _refuse_together(values, given)
-    return list(values.items())
+    _refuse_together(given)
+    return [(parameter.name, parameter.text) for parameter in given]
 
 
-def _refuse_together(values: dict[str, str], given: list[tuple[str, str, str]]) -> None:
+def _refuse_together(given: list[Given]) -> None:
     """ValueError unless the options name one thing to audit, all that it needs and no more."""
+    values = {parameter.name: parameter.text for parameter in given}
     ways = [name for name in WAYS if values.get(name)]
     if len(ways) != 1:
         came = f"; came {' and '.join(f'--{name}' for name in ways)}" if ways else ""
@@ -71,11 +89,14 @@ def _refuse_together(values: dict[str, str], given: list[tuple[str, str, str]]) 
             "--model needs --data: a folder of class folders of images, an .npz with train_images,"
             " or a known name"
         )
-    idle = [how.removeprefix("-p ").rstrip(" =") for name, _, how in given if name in IDLE[way]]
+    idle = []
+    for parameter in given:
+        if parameter.name in IDLE[way]:
+            idle.append(parameter.option or parameter.name)
     if idle:
+        advice = "leave it out" if len(idle) == 1 else "leave them out"
         raise ValueError(
-            f"--{way} brings {BRINGS.get(way)}: {', '.join(idle)} would change nothing; leave"
-            f" {'it' if len(idle) == 1 else 'them'} out"
+            f"--{way} brings {BRINGS.get(way)}: {', '.join(idle)} would change nothing; {advice}"
         )
     if way == "logits" and not Path(values["logits"]).is_file():
         raise ValueError(
@@ -150,13 +171,13 @@ def status(record: dict) -> tuple[int, str]:
     if over := outcomes.count(EXCEEDED):
         return OVER, f"{over} of {len(outcomes)} stated limits exceeded at 95 % confidence"
     checks = record["self_test"]
-    names = ", ".join(checks["inverted"])
     if record.get("design", {}).get("doubt"):
         return FAILED, "not established: members and non-members may differ in more than membership"
     if not checks["self_test_passed"]:
         failure = "the negative control failed: no verdict on a limit can be trusted"
         return FAILED, f"{failure}; see it in the report"
-    if names:
+    if checks["inverted"]:
+        names = ", ".join(checks["inverted"])
         failure = f"{names} ranks members below non-members: look at the design"
         return FAILED, f"{failure} (is `member` right?) before any verdict"
     counts = [f"{outcomes.count(kind)} {kind}" for kind in (BELOW, OPEN) if kind in outcomes]

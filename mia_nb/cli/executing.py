@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mia_nb.checks import quantity
 from mia_nb.cli.progress import ANSI, Progress
 from mia_nb.cli.say import short
 
@@ -50,17 +51,20 @@ def execute(notebook: Path, out: Path, parameters: dict) -> list[str]:
     node = nbformat.v4.upgrade(nbformat.read(notebook, as_version=4))
     node.metadata["kernelspec"] = SPEC
     node.metadata.pop("papermill", None)
-    # papermill adds a cell
-    progress = Progress(out.name, len(node.cells) + bool(parameters))
+    cells = len(node.cells)
+    if parameters:
+        cells += 1  # papermill adds one
+    progress = Progress(out.name, cells)
     try:
         _execute(node, out, parameters, progress)
     except PapermillExecutionError as error:
         # papermill raises at its end for errors in cells tagged `raises-exception` too, after which
         # the run went on
-        lost = _figures_alone(out)
-        progress.end(f"{len(lost)} figure{'s' * (len(lost) > 1)} failed" if lost else "failed")
+        lost = _failed_figures(out)
         if not lost:
+            progress.end("failed")
             raise _explain(error, out) from error
+        progress.end(f"{quantity(len(lost), 'figure')} failed")
         return lost
     except RuntimeError as error:  # nbclient's DeadKernelError among them
         progress.end("killed")
@@ -109,7 +113,7 @@ def _execute(node: NotebookNode, out: Path, parameters: dict, progress: Progress
                 raise
 
 
-def _figures_alone(out: Path) -> list[str]:
+def _failed_figures(out: Path) -> list[str]:
     """A line for each figure that failed; [] if anything else failed. If only figures failed,
     papermill's marks of a failed run are removed from the notebook.
     """
@@ -136,13 +140,10 @@ def _explain(error: Exception, out: Path) -> Exception:
     trace = ANSI.sub("", "\n".join(error.traceback))
     message = error.evalue.strip() or error.ename
     places_in_package = re.findall(r"(mia_nb[/\\][\w/\\]+\.py:\d+)", trace)
-    place_in_cell = re.search(r"Cell In\[\d+\], line (\d+)", trace)
-    number = int(place_in_cell[1]) if place_in_cell else 1
-    line = "".join(error.source.splitlines()[number - 1 : number]).strip()
-    is_check = places_in_package or line.startswith("raise ValueError(")  # the notebook's own
-    is_refusal = error.ename in ("ValueError", "Corrupt") and is_check
-    system = re.match(r"\[Errno (\d+)\]", message)
-    if is_refusal or (system and int(system[1]) in USERS_DISK):
+    line = _failed_line(error.source, trace)
+    is_of_check = bool(places_in_package) or line.startswith("raise ValueError(")  # in the cell
+    is_refusal = error.ename in ("ValueError", "Corrupt") and is_of_check
+    if is_refusal or _is_of_users_disk(message):
         return ValueError(f"{out.stem}: {_clip(message)} (see {short(out)})")
     lines = [
         f"{out.stem} failed in cell In[{error.exec_count}]: {line}",
@@ -152,6 +153,20 @@ def _explain(error: Exception, out: Path) -> Exception:
         lines.append(f"  raised at {places_in_package[-1]}")
     lines.append(f"  done so far, with the whole trace: {short(out)}")
     return Failed("\n".join(lines))
+
+
+def _failed_line(source: str, trace: str) -> str:
+    """The line of a cell at which it failed; its first line if the trace names none."""
+    place = re.search(r"Cell In\[\d+\], line (\d+)", trace)
+    number = int(place[1]) if place else 1
+    lines = source.splitlines()
+    return lines[number - 1].strip() if number <= len(lines) else ""
+
+
+def _is_of_users_disk(message: str) -> bool:
+    """Whether an error says that a disk is full or write-protected."""
+    system_error = re.match(r"\[Errno (\d+)\]", message)
+    return system_error is not None and int(system_error[1]) in USERS_DISK
 
 
 def _clip(message: str) -> str:

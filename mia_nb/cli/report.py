@@ -23,35 +23,38 @@ SENTENCES = 3  # of a verdict that a terminal shows
 
 def verdict_lines(folder: store.Folder) -> list[str]:
     """The first sentences of a run's verdict, as lines of a terminal; none without a verdict."""
-    verdicts = []
+    cells = []
     for file in folder.files():
         if file.endswith(".ipynb"):
-            verdicts += _verdicts(parse_json(folder.read_bytes(file))["cells"])
-    if not verdicts:
+            cells += parse_json(folder.read_bytes(file))["cells"]
+    texts = _verdicts(cells)
+    if not texts:
         return []
-    # a verdict cell that is not also a headline comes first, as on top of the report
-    _, text = min(verdicts, key=lambda verdict: verdict[0])
-    lines = []
-    for line in filter(str.strip, text.splitlines()):
-        line = escape.terminal(escape.unmarked(line.lstrip("#* ")))
-        lines.append(re.sub(r"(\d) %", "\\1\u00a0%", line))
+    lines = [line for line in texts[0].splitlines() if line.strip()]
     wrapped = []
     for line in lines[: SENTENCES + 1]:  # and the heading
-        wrapped += textwrap.wrap(line, 79, subsequent_indent="  ")
+        plain = escape.terminal(escape.unmarked(line.lstrip("#* ")))
+        unbroken = re.sub(r"(\d) %", "\\1\u00a0%", plain)
+        wrapped += textwrap.wrap(unbroken, 79, subsequent_indent="  ")
     return wrapped
 
 
-def _verdicts(cells: list[dict]) -> list[tuple[bool, str]]:
-    """(whether the cell is also tagged `headline`, text) of every cell tagged `verdict`."""
+def _verdicts(cells: list[dict]) -> list[str]:
+    """The texts of the cells tagged `verdict`. As on top of the report, those of cells that are
+    also tagged `headline` come last.
+    """
     verdicts = []
+    headlines = []
     for cell in cells:
         tags = cell["metadata"].get("tags", [])
         if "verdict" not in tags:
             continue
         for output in cell.get("outputs", []):
-            if "text/markdown" in output.get("data", {}):
-                verdicts.append(("headline" in tags, "".join(output["data"]["text/markdown"])))
-    return verdicts
+            text = output.get("data", {}).get("text/markdown")
+            if text is not None:
+                texts = headlines if "headline" in tags else verdicts
+                texts.append("".join(text))
+    return verdicts + headlines
 
 
 def report(folder: store.Folder, out: str | Path | None = None) -> Path:
@@ -64,13 +67,14 @@ def report(folder: store.Folder, out: str | Path | None = None) -> Path:
     facts = {"run": f"{folder.name} {folder.key}"}
     if folder.intact(PROVENANCE):
         facts |= folder.read_json(PROVENANCE, mia_nb=str)
+    lead = facts.pop("about", "")
+    executed = {}
     for entry in entries:
-        facts[entry["file"]] = f"{entry['started']}, {entry['seconds']:.1f} s"
+        file = entry["file"]
+        facts[file] = f"{entry['started']}, {entry['seconds']:.1f} s"
+        executed[folder.path / file] = folder.read_bytes(file)
     date = min(entry["started"] for entry in entries)[:10]
     title = f"Membership inference: {folder.name}, {date}"
-    lead = facts.pop("about", "")
-    files = [entry["file"] for entry in entries]
-    executed = {folder.path / file: folder.read_bytes(file) for file in files}
     text = page(executed, title=title, lead=lead, provenance=facts).encode()
     if out is not None:
         with replacing(out) as file:
@@ -84,12 +88,8 @@ def report_again(args: Namespace) -> None:
     """`mia-nb report`: write a run's report again, by default that of the latest run with a
     finished notebook.
     """
-    key, root = args.key, args.results
-    runs = [store.find(key, root, "run")] if key else store.folders(root, "run")
-    if not runs:
-        raise ValueError(f"no run in {root} yet; start with: mia-nb run all --preset demo")
-    finished = [folder for folder in runs if _finished(folder)]
-    folder = (finished or runs)[-1]  # without a finished notebook `report` refuses the run
+    root = args.results
+    folder = store.find(args.key, root, "run") if args.key else _latest_run(root)
     try:
         say(os.path.relpath(report(folder, out=args.out)))
     except OSError as error:
@@ -100,6 +100,17 @@ def report_again(args: Namespace) -> None:
             f"cannot write to {short(folder.path)}: {why}; write the report elsewhere:"
             f" mia-nb report {folder.key[:12]} --results {root} --out report.html"
         ) from error
+
+
+def _latest_run(root: str) -> store.Folder:
+    """The latest run with a finished notebook; if there is none, the latest run, which `report`
+    refuses.
+    """
+    runs = store.folders(root, "run")
+    if not runs:
+        raise ValueError(f"no run in {root} yet; start with: mia-nb run all --preset demo")
+    finished = [folder for folder in runs if _finished(folder)]
+    return (finished or runs)[-1]
 
 
 def _finished(folder: store.Folder) -> list[dict]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from mia_nb import store
+from mia_nb._files import has_entries
 
 STATUS = "status.json"
+ENTRIES = {"file": str, "status": str, "started": str, "seconds": int | float}  # of each step
 
 
 def read_status(folder: store.Folder) -> list[dict]:
@@ -15,20 +17,13 @@ def read_status(folder: store.Folder) -> list[dict]:
         entries = folder.read_json(STATUS, steps=list)["steps"]
     except store.Corrupt:
         return []
-    if not all(map(_is_entry, entries)):
+    if not all(has_entries(entry, ENTRIES) for entry in entries):
         return []
     running = [entry for entry in entries if entry["status"] == "running"]
     if running and not folder.locked("run"):
         for entry in running:
             entry["status"] = "killed"
     return entries
-
-
-def _is_entry(record: object) -> bool:
-    types = {"file": str, "status": str, "started": str, "seconds": int | float}
-    if not isinstance(record, dict):
-        return False
-    return all(isinstance(record.get(name), kind) for name, kind in types.items())
 
 
 def is_whole(entry: dict) -> bool:

@@ -13,26 +13,22 @@ from mia_nb import escape, store
 from mia_nb.cli.say import print_table, say
 from mia_nb.cli.status import STATUS, lost_figures, read_status
 
+UNITS = ("B", "kB", "MB", "GB", "TB")
+
 
 def list_all(args: Namespace) -> None:
     """`mia-nb list`: print kind, first 12 characters of the key, name, size, date and status of
     every result, oldest first.
     """
-    rows = [
-        (
-            f.kind,
-            f.short_key,
-            f.name,
-            _size(f.path),
-            time.strftime("%Y-%m-%d %H:%M", time.localtime(_modified(f))),
-            status(f),
-        )
-        for f in store.folders(args.results)
-    ]
-    if rows:
-        print_table([("kind", "key", "name", "size", "date", "status"), *rows])
-    else:
+    rows = [("kind", "key", "name", "size", "date", "status")]
+    for folder in store.folders(args.results):
+        date = time.strftime("%Y-%m-%d %H:%M", time.localtime(_modified(folder)))
+        size = _human(_size(folder.path))
+        rows.append((folder.kind, folder.short_key, folder.name, size, date, status(folder)))
+    if len(rows) == 1:
         say(f"nothing in {args.results} yet; start with: mia-nb run all --preset demo")
+    else:
+        print_table(rows)
 
 
 def status(folder: store.Folder) -> str:
@@ -74,24 +70,23 @@ def show(args: Namespace) -> None:
     which files are damaged.
     """
     folder = store.find(args.key, args.results)
-    damaged = set(folder.damaged())
-
-    def file_line(file: str, sha: str) -> str:
+    damaged = folder.damaged()
+    lines = [folder.path, f"key     {folder.key}", f"status  {status(folder)}", "recipe"]
+    for line in json.dumps(folder.recipe, indent=1).splitlines():
+        lines.append(f"  {line}")
+    if folder.kind == "run":
+        for entry in read_status(folder):
+            lines.append(_line_of_step(entry))
+    lines.append("files")
+    for file, sha in sorted(folder.files().items()):
         path = folder.path / file
         size = _human(path.lstat().st_size if os.path.lexists(path) else 0)
         state = "  MISSING, TRUNCATED OR ALTERED" if file in damaged else ""
-        return f"  {sha[:12]}  {size:>9}  {file}{state}"
-
-    lines = [folder.path, f"key     {folder.key}", f"status  {status(folder)}", "recipe"]
-    lines += ["  " + line for line in json.dumps(folder.recipe, indent=1).splitlines()]
-    if folder.kind == "run":
-        lines += [_step_line(entry) for entry in read_status(folder)]
-    lines.append("files")
-    lines += [file_line(*entry) for entry in sorted(folder.files().items())]
+        lines.append(f"  {sha[:12]}  {size:>9}  {file}{state}")
     say(*lines)
 
 
-def _step_line(entry: dict) -> str:
+def _line_of_step(entry: dict) -> str:
     name = escape.terminal(entry["file"])
     state = escape.terminal(entry["status"])
     return f"{name:<22} {state:<8} {entry['seconds']:6.1f} s  {entry.get('error') or ''}".rstrip()
@@ -99,11 +94,13 @@ def _step_line(entry: dict) -> str:
 
 def clean(args: Namespace) -> None:
     """`mia-nb clean`: remove temporary and damaged files, or whole results; print what was done."""
-    chosen = {"everything": args.all, "older_than": args.older_than, "yes": args.yes}
-    line = None
-    for line in cleaned(args.results, args.key, **chosen):
+    lines = 0
+    for line in cleaned(
+        args.results, args.key, everything=args.all, older_than=args.older_than, yes=args.yes
+    ):
         say(line)
-    if line is None:
+        lines += 1
+    if lines == 0:
         say("nothing to clean")
 
 
@@ -125,7 +122,8 @@ def cleaned(
                 f"{len(chosen)} results in {results} start with {key!r}; see mia-nb list"
             )
     if older_than is not None:
-        chosen = [f for f in chosen if time.time() - _modified(f) > older_than * 86400]
+        latest = time.time() - older_than * 86400
+        chosen = [folder for folder in chosen if _modified(folder) < latest]
     failed = []
     for folder in chosen:
         try:
@@ -137,7 +135,7 @@ def cleaned(
                 folder.delete()
                 yield f"removed {folder.path}"
             else:
-                yield f"would remove {folder.path} ({_size(folder.path)}); add --yes"
+                yield f"would remove {folder.path} ({_human(_size(folder.path))}); add --yes"
         except (ValueError, OSError) as error:
             failed.append(error)
             yield f"{folder.path}: left alone ({error})"
@@ -155,8 +153,9 @@ def _tidy(folder: store.Folder) -> Iterator[str]:
             f"removed {folder.path / file} (missing, truncated or altered); the next run makes it"
             " again"
         )
-    for file in store.drop_partial(folder) if store.has_signals(folder) else []:
-        yield f"removed {folder.path / file} (left by a query that was stopped)"
+    if store.has_signals(folder):
+        for file in store.drop_partial(folder):
+            yield f"removed {folder.path / file} (left by a query that was stopped)"
 
 
 def _held(folder: store.Folder) -> bool:
@@ -167,16 +166,23 @@ def _held(folder: store.Folder) -> bool:
 
 def _modified(folder: store.Folder) -> float:
     """When the result was last written to, in seconds since 1970."""
-    manifest = folder.path / store.MANIFEST
-    return (manifest if os.path.lexists(manifest) else folder.path).lstat().st_mtime
+    path = folder.path / store.MANIFEST
+    if not os.path.lexists(path):
+        path = folder.path
+    return path.lstat().st_mtime
 
 
-def _size(path: Path) -> str:
-    return _human(
-        sum(Path(top, name).lstat().st_size for top, _, names in os.walk(path) for name in names)
-    )
+def _size(path: Path) -> int:
+    """Bytes of all files in a folder; of links, the links' own."""
+    size = 0
+    for folder, _, names in os.walk(path):
+        for name in names:
+            size += Path(folder, name).lstat().st_size
+    return size
 
 
 def _human(size: int) -> str:
-    power = min((len(str(size)) - 1) // 3, 4)
-    return f"{size / 1000**power:.{min(power, 1)}f} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
+    """A number of bytes in a readable form: 12 B, 3.4 MB."""
+    thousands = min((len(str(size)) - 1) // 3, len(UNITS) - 1)
+    decimals = 0 if thousands == 0 else 1
+    return f"{size / 1000**thousands:.{decimals}f} {UNITS[thousands]}"

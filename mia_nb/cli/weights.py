@@ -30,7 +30,7 @@ def with_outputs(args: Namespace) -> Namespace:
         )
     if not Path(args.weights).is_file():
         raise ValueError(f"--weights {args.weights}: no such file")
-    arrays = _answers(args)
+    arrays = _arrays_for_logits(args)
     # the digest gives other outputs another file, so audits that run at once do not share one
     weights = Path(args.weights).absolute().with_suffix("")
     name = re.sub(r"\W+", "_", "_".join(weights.parts[-2:])).strip("_")[-80:]
@@ -41,7 +41,7 @@ def with_outputs(args: Namespace) -> Namespace:
     return Namespace(**vars(args) | {"logits": str(path), "model": None, "data": None})
 
 
-def _answers(args: Namespace) -> dict[str, np.ndarray]:
+def _arrays_for_logits(args: Namespace) -> dict[str, np.ndarray]:
     """The arrays of an .npz for --logits: the images, and the outputs of the model of --weights."""
     from mia_nb import data, models
     from mia_nb.models.checkpoints import load_weights
@@ -59,10 +59,10 @@ def _answers(args: Namespace) -> dict[str, np.ndarray]:
         load_weights(module, args.weights)
     except ValueError as error:
         raise ValueError(f"--weights do not fit {args.model}: {error}") from error
-    module.register_forward_pre_hook(lambda _, given: data.normalise(given[0], **scale))
+    module.register_forward_pre_hook(lambda _, inputs: data.normalise(inputs[0], **scale))
     x = images.x.numpy()
     pictures = x
-    if images.frames > 1:
+    if images.frames > 1:  # (N, T * C, H, W) as (N, T, C, H, W)
         pictures = x.reshape(len(x), images.frames, -1, *x.shape[2:])
     member = array_in(args.member)
     return {

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.lib.format import open_memmap, read_array
 
 from mia_nb._arrays import arrays_in
-from mia_nb._files import parse_json, replacing
+from mia_nb._files import has_entries, parse_json, replacing
 from mia_nb.store.manifest import MANIFEST, append, is_plain, listed
 
 # bytes below which a file is read, not mapped: mapped files stay open, and few may be open at once
@@ -267,12 +267,7 @@ class Folder:
             value = parse_json(data)
         except ValueError as error:
             raise self.corrupt(name, error) from error
-        if not entries:
-            return value
-        fits = isinstance(value, dict) and all(
-            isinstance(value.get(entry), kind) for entry, kind in entries.items()
-        )
-        if not fits:
+        if entries and not has_entries(value, entries):
             raise self.corrupt(name, f"wanted a record with {', '.join(entries)}")
         return value
 
@@ -309,11 +304,9 @@ class Folder:
             if isinstance(error, OSError) and not isinstance(error, FileNotFoundError):
                 raise
             raise self.corrupt(name, error) from error
-        wanted = array.shape if shape is None else shape
-        fits = len(wanted) == array.ndim and all(
-            size in (None, length) for size, length in zip(wanted, array.shape, strict=True)
-        )
-        if not fits or (kinds and array.dtype.kind not in kinds):
+        is_of_shape = shape is None or _has_shape(array, shape)
+        is_of_kind = not kinds or array.dtype.kind in kinds
+        if not is_of_shape or not is_of_kind:
             raise self.corrupt(name, f"it holds {array.shape} {array.dtype}")
         return array
 
@@ -321,7 +314,7 @@ class Folder:
         """The arrays of a stored .npz, by name."""
         file = io.BytesIO(self.read_bytes(name))
         try:
-            return arrays_in(file, own=True)[0]
+            return arrays_in(file, is_stored_here=True)[0]
         except Exception as error:  # as in `_array`, and damaged archives
             raise self.corrupt(name, error) from error
 
@@ -378,6 +371,13 @@ class Folder:
         """
         with self.lock("manifest"):
             append(self.path / MANIFEST, entries)
+
+
+def _has_shape(array: np.ndarray, shape: tuple[int | None, ...]) -> bool:
+    """Whether an array has this shape, in which None stands for any size."""
+    if array.ndim != len(shape):
+        return False
+    return all(wanted in (None, size) for wanted, size in zip(shape, array.shape, strict=True))
 
 
 @contextlib.contextmanager
