@@ -87,8 +87,7 @@ def check_images(images: Images) -> Images:
     x = images.x
     y = images.y
     fits = x.ndim == 4 and x.dtype == torch.uint8 and y.shape == x.shape[:1]
-    fits = fits and not (y.dtype.is_floating_point or y.dtype == torch.bool)
-    if not fits or (len(y) and not 0 <= int(y.min()) <= int(y.max()) < len(images.classes)):
+    if not fits or not _are_class_numbers(y, len(images.classes)):
         raise ValueError(
             f"{shown(images.name)}: pixels are {tuple(x.shape)} {x.dtype}, labels {tuple(y.shape)}"
             f" {y.dtype}; wanted (N, C, H, W) torch.uint8, and a whole number for each image, from"
@@ -97,6 +96,13 @@ def check_images(images: Images) -> Images:
     frames_of(images.frames, x.shape[1])
     check_scale(images.mean, images.std, x.shape[1], f"{shown(images.name)}: ")
     return images
+
+
+def _are_class_numbers(y: Tensor, count: int) -> bool:
+    """Whether these are whole numbers below the number of classes; also if there are none."""
+    if y.dtype.is_floating_point or y.dtype == torch.bool:
+        return False
+    return len(y) == 0 or 0 <= int(y.min()) <= int(y.max()) < count
 
 
 def check_event_counts(x: np.ndarray, name: str) -> np.ndarray:
@@ -157,8 +163,10 @@ def check_labels(
         raise ValueError(
             f"{name}: labels have shape {y.shape}; wanted ({samples},), one class number per image"
         )
-    whole = y.dtype.kind == "f" and (y == np.rint(y)).all() and np.abs(y).max() < 2**53
-    if y.dtype.kind not in "iub" and not whole:
+    is_whole = y.dtype.kind in "iub"
+    if y.dtype.kind == "f":
+        is_whole = (y == np.rint(y)).all() and np.abs(y).max() < 2**53
+    if not is_whole:
         raise ValueError(
             f"{name}: labels are {y.dtype} and not whole numbers; wanted class numbers from 0"
         )
@@ -180,7 +188,6 @@ def check_labels(
         )
     if count < 2:
         raise ValueError(f"{name}: all labels are of one class; a classifier needs two or more")
-    names = []
-    for label in range(count) if classes is None else classes:
-        names.append(label.decode() if isinstance(label, bytes) else str(label))
-    return y, tuple(names)
+    if classes is None:
+        classes = range(count)
+    return y, tuple(label.decode() if isinstance(label, bytes) else str(label) for label in classes)

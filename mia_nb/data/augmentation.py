@@ -93,23 +93,13 @@ def apply_augment(x: Tensor, draws: dict[str, Tensor]) -> Tensor:
     """
     if not draws:
         return x
-    batch, channels, height, width = x.shape
-    top = height // 8
-    left = width // 8
-    operations = draws.get("operations")
-    draws = {  # the operations stay on the CPU, which sorts the images by them
-        name: value.to(x.device, non_blocking=True)
-        for name, value in draws.items()
-        if name != "operations"
-    }
+    batch, _, height, width = x.shape
+    draws = dict(draws)
+    operations = draws.pop("operations", None)  # stay on the CPU, which sorts the images by them
+    draws = {name: drawn.to(x.device, non_blocking=True) for name, drawn in draws.items()}
     rows = torch.arange(height, device=x.device).expand(batch, height)
     columns = torch.arange(width, device=x.device).expand(batch, width)
-    if "centre" in draws:
-        down = rows - draws["centre"][:, :1]
-        right = columns - draws["centre"][:, 1:]
-        tall = (down >= -top) & (down < height // 4 - top)
-        wide = (right >= -left) & (right < width // 4 - left)
-        hole = (tall[:, :, None] & wide[:, None, :])[:, None]
+    hole = _hole(draws["centre"], rows, columns) if "centre" in draws else None
     if "flip" in draws:
         columns = torch.where(draws["flip"][:, None], width - 1 - columns, columns)
     if "shift" in draws:
@@ -119,13 +109,39 @@ def apply_augment(x: Tensor, draws: dict[str, Tensor]) -> Tensor:
         rows = _mirrored(rows + draws["move"][:, :1], height)
         columns = _mirrored(columns + draws["move"][:, 1:], width)
     if draws.keys() & {"shift", "flip", "move"}:
-        pixel = (rows + top)[:, :, None] * (width + 2 * left) + (columns + left)[:, None, :]
-        pixel = pixel.view(batch, 1, -1).expand(-1, channels, -1)
-        black_border = pad(x, (left, left, top, top)).flatten(2)
-        x = black_border.gather(2, pixel).view(batch, channels, height, width)
+        x = _pixels_at(x, rows, columns)
     if operations is not None:
         x = autoaugment.apply(x, operations.cpu())
-    return x.masked_fill(hole, 0) if "centre" in draws else x
+    return x if hole is None else x.masked_fill(hole, 0)
+
+
+def _hole(centre: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """(B, 1, H, W) bool, true in the square hole around the centre (B, 2) of each image.
+
+    rows (B, H) and columns (B, W) are numbers from 0.
+    """
+    height = rows.shape[1]
+    width = columns.shape[1]
+    down = rows - centre[:, :1]
+    right = columns - centre[:, 1:]
+    top = height // 8
+    left = width // 8
+    in_rows = (down >= -top) & (down < height // 4 - top)
+    in_columns = (right >= -left) & (right < width // 4 - left)
+    return (in_rows[:, :, None] & in_columns[:, None, :])[:, None]
+
+
+def _pixels_at(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """(B, C, H, W) pixels of each image at these rows (B, H) and columns (B, W), which may lie
+    beyond its border by an eighth of its size, where it is black.
+    """
+    batch, channels, height, width = x.shape
+    top = height // 8
+    left = width // 8
+    number = (rows + top)[:, :, None] * (width + 2 * left) + (columns + left)[:, None, :]
+    number = number.view(batch, 1, -1).expand(-1, channels, -1)
+    pixels = pad(x, (left, left, top, top)).flatten(2)
+    return pixels.gather(2, number).view(batch, channels, height, width)
 
 
 def _mirrored(lines: Tensor, size: int) -> Tensor:

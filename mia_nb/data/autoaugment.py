@@ -41,7 +41,8 @@ def draw(batch: int, generator: torch.Generator) -> Tensor:
     """Numbers (batch, 2) of the two operations in the policy that each image draws; 0 for an
     operation that is left out.
     """
-    probabilities, numbers = [], []
+    probabilities = []
+    numbers = []
     for policy in policies():
         probabilities.append([probability for _, probability, _ in policy])
         numbers.append([operations().index((name, magnitude, 0)) for name, _, magnitude in policy])
@@ -75,8 +76,9 @@ def apply(x: Tensor, drawn: Tensor) -> Tensor:
             name, magnitude, sign = operations()[number]
             # a policy of only this operation, which is applied with certainty
             transform.policies = [((name, 1.0, magnitude), NEVER)]
-            certain = (0, torch.zeros(2), torch.tensor([sign, sign]))
-            transform.get_params = lambda _, certain=certain: certain
+            # number of the policy; what is compared with probabilities; signs
+            drawn_by_transform = (0, torch.zeros(2), torch.tensor([sign, sign]))
+            transform.get_params = lambda _, result=drawn_by_transform: result
             rows = (stage == number).nonzero()[:, 0].to(x.device, non_blocking=True)
             x[rows] = equalize(x[rows]) if name == "Equalize" else transform(x[rows])
     return x

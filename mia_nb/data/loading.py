@@ -29,6 +29,7 @@ PUBLISHED = {  # mean and std of x / 255 per channel, as the literature uses the
     "tiny_imagenet": ((0.4802, 0.4481, 0.3975), (0.2770, 0.2691, 0.2821)),
 }
 SYNTHETIC = {"classes": 10, "n": 2000, "size": 32, "channels": 3, "seed": 0, "noise": 0.25}
+SPLITS = ("train", "val", "test")  # of a .npz, in the order of MedMNIST
 KERAS = {  # names of arrays in Keras' mnist.npz: names of the same arrays in MedMNIST
     "x_train": "train_images",
     "y_train": "train_labels",
@@ -203,67 +204,75 @@ def _synthetic(options: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
             raise ValueError(
                 f"synthetic: {key}={value!r}; wanted a number such as {SYNTHETIC[key]}"
             ) from None
-    count, n, size, channels, seed = (
-        values[key] for key in ("classes", "n", "size", "channels", "seed")
-    )
-    fine = 2 <= count <= n and size > 0 and 1 <= channels <= 4 and seed >= 0
-    if not (fine and 0 <= values["noise"] < math.inf):
+    count = values["classes"]
+    n = values["n"]
+    size = values["size"]
+    channels = values["channels"]
+    noise = values["noise"]
+    fits = 2 <= count <= n and size > 0 and 1 <= channels <= 4 and values["seed"] >= 0
+    if not fits or not 0 <= noise < math.inf:
         wanted = "2 <= classes <= n, size > 0, 1 to 4 channels, seed >= 0, finite noise >= 0"
         raise ValueError(f"synthetic: {values}; wanted {wanted}")
     pixels = size * size * channels
     check_budget(f"synthetic: {n:,} images of {pixels:,} values", pixels * (16 * n + 12 * count))
-    rng = np.random.default_rng([4, seed])
+    rng = np.random.default_rng([4, values["seed"]])
     waves = np.cos(np.pi * np.arange(3)[:, None] * (np.arange(size) + 0.5) / size)
     patterns = np.einsum("kcab,ai,bj->kcij", rng.normal(size=(count, channels, 3, 3)), waves, waves)
     y = rng.permutation(np.arange(n) % count)
-    noise = rng.standard_normal((n, channels, size, size), dtype=np.float32)
-    x = 0.5 + 0.08 * patterns.astype(np.float32)[y] + values["noise"] * noise
+    noises = rng.standard_normal((n, channels, size, size), dtype=np.float32)
+    x = 0.5 + 0.08 * patterns.astype(np.float32)[y] + noise * noises
     return np.rint(255 * x.clip(0, 1)).astype(np.uint8), y, [str(k) for k in range(count)]
 
 
 def _npz(path: Path, part: str) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
     """Pixels, labels and class names of a .npz file in one of the layouts of `load`."""
-    splits = ("train", "val", "test")
-    wanted = [f"{split}_{what}" for split in splits for what in ("images", "labels")]
+    wanted = [f"{split}_{kind}" for split in SPLITS for kind in ("images", "labels")]
     arrays, held = npz_arrays(path, [*wanted, *KERAS, "classes"])
     if "train_images" not in arrays:
         arrays = {KERAS.get(name, name): array for name, array in arrays.items()}
-    splits = [split for split in splits if f"{split}_images" in arrays]
-    missing = [f"{split}_labels" for split in splits if f"{split}_labels" not in arrays]
-    if "train" not in splits:
-        missing = ["train_images"]
-    if missing:
-        holds = ", ".join(held[:9]) or "nothing"
-        raise ValueError(f"{path.name} holds {holds}; it lacks {missing[0]}")
-    if part != "all":
-        if len(splits) == 1:
-            raise ValueError(
-                f"part={part!r}: {path.name} holds train_images alone; wanted val_images or"
-                " test_images too, or part='all'"
-            )
-        splits = splits[:1] if part == "train" else splits[1:]
+    splits = [split for split in SPLITS if f"{split}_images" in arrays]
+    for needed in ("train_images", *(f"{split}_labels" for split in splits)):
+        if needed not in arrays:
+            holds = ", ".join(held[:9]) or "nothing"
+            raise ValueError(f"{path.name} holds {holds}; it lacks {needed}")
+    if part != "all" and len(splits) == 1:
+        raise ValueError(
+            f"part={part!r}: {path.name} holds train_images alone; wanted val_images or"
+            " test_images too, or part='all'"
+        )
+    if part == "train":
+        splits = splits[:1]
+    elif part == "test":
+        splits = splits[1:]
+    _check_splits(arrays, splits, path.name)
     images = [arrays[f"{split}_images"] for split in splits]
     labels = [arrays[f"{split}_labels"] for split in splits]
-    shape = images[0].shape
-    events = len(shape) == 5
-    still = len(shape) == 3 or (len(shape) == 4 and shape[3] <= 4)
-    if not events and not still:
-        raise ValueError(
-            f"{path.name}: images have shape {shape}; wanted (N, H, W) or (N, H, W, C) with C <= 4,"
-            " or frames of events (N, T, C, H, W)"
-        )
-    for split, x, y in zip(splits, images, labels, strict=True):
-        if x.shape[1:] != shape[1:]:
-            raise ValueError(f"{path.name}: {split}_images are {x.shape[1:]}, not {shape[1:]}")
-        if x.shape[:1] != y.shape[:1] or y.shape[1:] not in ((), (1,)):
-            raise ValueError(
-                f"{path.name}: {split}_labels have shape {y.shape}; wanted one class number for"
-                f" each of {len(x)} images"
-            )
-    if not events:
+    if images[0].ndim != 5:  # no frames of events, which `from_arrays` takes as they are
         # each split by itself: floats may be within 0..1 in one and within 0..255 in another
         images = [_channels_first(as_uint8(array, path.name)) for array in images]
     x = np.concatenate(images)
     y = np.concatenate([array.reshape(-1) for array in labels])
     y, classes = check_labels(y, len(x), arrays.get("classes"), path.name)
     return x, y, classes
+
+
+def _check_splits(arrays: dict[str, np.ndarray], splits: list[str], name: str) -> None:
+    """ValueError for images of unusable or different shapes, and labels that do not fit them."""
+    shape = arrays[f"{splits[0]}_images"].shape
+    is_events = len(shape) == 5
+    is_still = len(shape) == 3 or (len(shape) == 4 and shape[3] <= 4)
+    if not is_events and not is_still:
+        raise ValueError(
+            f"{name}: images have shape {shape}; wanted (N, H, W) or (N, H, W, C) with C <= 4,"
+            " or frames of events (N, T, C, H, W)"
+        )
+    for split in splits:
+        x = arrays[f"{split}_images"]
+        y = arrays[f"{split}_labels"]
+        if x.shape[1:] != shape[1:]:
+            raise ValueError(f"{name}: {split}_images are {x.shape[1:]}, not {shape[1:]}")
+        if x.shape[:1] != y.shape[:1] or y.shape[1:] not in ((), (1,)):
+            raise ValueError(
+                f"{name}: {split}_labels have shape {y.shape}; wanted one class number for"
+                f" each of {len(x)} images"
+            )

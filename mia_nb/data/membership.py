@@ -49,7 +49,8 @@ def paired_membership(
     for k in range(num_models // 2):
         rng = np.random.default_rng([2, k, seed])
         order = audited[_order_by_class(labels[audited], rng)]
-        member[2 * k, order[rng.integers(2) :: 2]] = True
+        first = rng.integers(2)  # which model of the pair gets the odd sample
+        member[2 * k, order[first::2]] = True
         member[2 * k + 1, audited] = ~member[2 * k, audited]
     return member
 

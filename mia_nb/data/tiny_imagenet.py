@@ -23,19 +23,25 @@ def tiny_imagenet(
     folder = root / TINY
     if not folder.is_dir():
         _unpack(root / f"{TINY}.zip", download)
-    train, labels, classes = labelled_files(folder / "train")
+    files, labels, classes = labelled_files(folder / "train")
+    num_train = len(files)
     try:
         rows = (folder / "val" / "val_annotations.txt").read_text().splitlines()
     except OSError as error:
         raise ValueError(
             f"{folder} has no readable val/val_annotations.txt: it is not the official {TINY}"
         ) from error
-    names, of_name = np.array([row.split("\t")[:2] for row in rows]).T
-    files = train + [folder / "val" / "images" / name for name in names]
-    y = np.array(labels + [classes.index(name) for name in of_name])
+    for row in rows:
+        name, class_name = row.split("\t")[:2]
+        files.append(folder / "val" / "images" / name)
+        labels.append(classes.index(class_name))
     x = decoded(files, folder, root / ".cache")
-    of_part = {"all": slice(None), "train": slice(len(train)), "test": slice(len(train), None)}
-    return x[of_part[part]], y[of_part[part]], classes
+    y = np.array(labels)
+    if part == "train":
+        return x[:num_train], y[:num_train], classes
+    if part == "test":
+        return x[num_train:], y[num_train:], classes
+    return x, y, classes
 
 
 def _unpack(archive: Path, download: bool) -> None:
