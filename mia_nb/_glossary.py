@@ -14,15 +14,20 @@ MARKUP = re.compile(r"(<(?:abbr|script|style)\b.*?</(?:abbr|script|style)>|<[^>]
 @cache
 def glossary() -> dict[str, str]:
     """{term: meaning}, longest first."""
-    paths = [path for place in PLACES if (path := place / "glossary.md").is_file()]
-    text = paths[0].read_text(encoding="utf-8") if paths else ""
-    rows = re.findall(r"^\| (.+?) \| (.+?) \|$", text, re.MULTILINE)[1:]
-    terms = {
-        re.sub(r" \(.*\)|`", "", term).strip(): meaning.replace("`", "")
-        for names, meaning in rows
-        for term in names.split(",")
-    }
-    return {term: terms[term] for term in sorted(terms, key=len, reverse=True) if len(term) > 1}
+    text = ""
+    for place in PLACES:
+        path = place / "glossary.md"
+        if path.is_file():
+            text = path.read_text(encoding="utf-8")
+            break
+    meanings = {}
+    rows = re.findall(r"^\| (.+?) \| (.+?) \|$", text, re.MULTILINE)
+    for names, meaning in rows[1:]:  # without the heading
+        for name in names.split(","):
+            term = re.sub(r" \(.*\)|`", "", name).strip()
+            if len(term) > 1:
+                meanings[term] = meaning.replace("`", "")
+    return dict(sorted(meanings.items(), key=lambda entry: len(entry[0]), reverse=True))
 
 
 def explained(markup: str, terms: dict[str, str] | None = None) -> str:
@@ -37,9 +42,10 @@ def explained(markup: str, terms: dict[str, str] | None = None) -> str:
         case = 0 if term.isupper() else re.IGNORECASE  # BASE is an attack, a base is not
         mention = re.compile(rf"(?<![\w.]){re.escape(term)}s?(?!\w)", case)
         pieces = MARKUP.split(markup)  # alternately text and markup
-        where = next((i for i in range(0, len(pieces), 2) if mention.search(pieces[i])), None)
-        if where is not None:
-            opening_tag = f'<abbr title="{html.escape(terms.pop(term))}">'
-            pieces[where] = mention.sub(rf"{opening_tag}\g<0></abbr>", pieces[where], count=1)
-            markup = "".join(pieces)
+        for place in range(0, len(pieces), 2):
+            if mention.search(pieces[place]):
+                opening_tag = f'<abbr title="{html.escape(terms.pop(term))}">'
+                pieces[place] = mention.sub(rf"{opening_tag}\g<0></abbr>", pieces[place], count=1)
+                markup = "".join(pieces)
+                break
     return markup

@@ -8,6 +8,9 @@ import os
 from pathlib import Path
 
 BUDGET = "MIA_NB_MAX_GB"
+CGROUPS = Path("/sys/fs/cgroup")
+# hierarchies of control groups: the files of their limits on memory. "" is version 2
+LIMIT_FILES = {"": "memory.max", "memory": "memory.limit_in_bytes"}
 
 
 def check_budget(what: str, size: int) -> None:
@@ -37,9 +40,11 @@ def _memory() -> float:
         limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
-            _, kind, group = line.split(":", 2)
-            name = {"": "memory.max", "memory": "memory.limit_in_bytes"}.get(kind, "none")
-            for folder in (group, *Path(group).parents):
+            _, hierarchy, group = line.split(":", 2)
+            if hierarchy not in LIMIT_FILES:
+                continue
+            for parent in (group, *Path(group).parents):
+                folder = CGROUPS / hierarchy / str(parent).lstrip("/")
                 with contextlib.suppress(OSError, ValueError):  # "max" is no number
-                    limits.append(int(Path(f"/sys/fs/cgroup/{kind}/{folder}/{name}").read_text()))
+                    limits.append(int((folder / LIMIT_FILES[hierarchy]).read_text()))
     return min(limits)

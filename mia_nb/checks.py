@@ -46,8 +46,10 @@ def quantity(count: int, singular: str, plural: str = "") -> str:
 
 def duration(seconds: float) -> str:
     """Seconds in a readable form: 0.4 s, 45 s, 12 min, 2 h 10 min, 3 d 4 h."""
+    if seconds < 9.5:
+        return f"{seconds:.1f} s"
     if seconds < 90:
-        return f"{seconds:.{0 if seconds >= 9.5 else 1}f} s"
+        return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     if minutes < 60:
         return f"{minutes} min"
@@ -90,8 +92,8 @@ def instance(name: str, value: Any, kind: type) -> Any:
 def whole(name: str, value: Any, least: int = 1) -> int:
     """The value as an int, if it is a whole number from `least` up; ValueError if not."""
     number = value.item() if isinstance(value, np.number) else value
-    real = isinstance(number, int | float) and not isinstance(number, bool)
-    if not (real and least <= number < LARGE and number % 1 == 0):
+    is_number = isinstance(number, int | float) and not isinstance(number, bool)
+    if not (is_number and least <= number < LARGE and number % 1 == 0):
         wanted = f" from {least} up" if least > -LARGE else ""
         raise ValueError(f"{name}={shown(value)}: wanted a whole number{wanted}")
     return int(number)
@@ -137,10 +139,10 @@ def counted(name: str, value: Any) -> np.ndarray:
 def positive(name: str, value: Any, *, zero: bool = False) -> Any:
     """The value, if it is one finite number above 0, or 0 if allowed; ValueError if not."""
     number = reals(name, value)
-    if number.ndim or not (0 < number < np.inf or (zero and number == 0)):
-        raise ValueError(
-            f"{name}={shown(value)}: wanted a finite number {'from 0 up' if zero else 'above 0'}"
-        )
+    fits = number.ndim == 0 and (0 < number < np.inf or (zero and number == 0))
+    if not fits:
+        least = "from 0 up" if zero else "above 0"
+        raise ValueError(f"{name}={shown(value)}: wanted a finite number {least}")
     return value
 
 
@@ -179,7 +181,7 @@ def row_numbers(name: str, value: Any, count: int) -> np.ndarray:
     """
     if value is None:
         return np.arange(count)
-    rows = np.atleast_1d(np.asarray(list(value) if isinstance(value, Iterable) else value))
+    rows = np.atleast_1d(list(value) if isinstance(value, Iterable) else value)
     if rows.dtype.kind not in "iu" or rows.ndim != 1 or ((rows < 0) | (rows >= count)).any():
         raise ValueError(f"{name}={shown(value)}: wanted some of the rows 0..{count - 1}")
     return rows.astype(int)
@@ -197,8 +199,9 @@ def plain(value: Any, depth: int = DEEP) -> Any:
     if hasattr(value, "tolist") and not isinstance(value, type):
         value = value.tolist()
     if isinstance(value, dict):
-        if bad := [name for name in value if not isinstance(name, str)]:
-            raise ValueError(f"{shown(bad[0])} is a name in a mapping, and names are text")
+        for name in value:
+            if not isinstance(name, str):
+                raise ValueError(f"{shown(name)} is a name in a mapping, and names are text")
         return {name: plain(item, depth - 1) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return [plain(item, depth - 1) for item in value]
@@ -244,12 +247,13 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
             return args, options
 
         hints = get_type_hints(function, include_extras=True)
+        annotations = {name: _by_instance(hints.get(name, Any)) for name in signature.parameters}
         parameters = [
-            parameter.replace(annotation=_by_instance(hints.get(name, Any)))
+            parameter.replace(annotation=annotations[name])
             for name, parameter in signature.parameters.items()
         ]
         passed_on.__signature__ = signature.replace(parameters=parameters)
-        passed_on.__annotations__ = {one.name: one.annotation for one in parameters}
+        passed_on.__annotations__ = annotations
         return validate_call(
             passed_on, config=ConfigDict(strict=True, arbitrary_types_allowed=True)
         )
@@ -263,7 +267,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         try:
             args, options = validator()(*args, **options)
         except ValueError as error:
-            if not hasattr(error, "errors"):
+            if not hasattr(error, "errors"):  # it is not of pydantic, which is imported late
                 raise
             raise ValueError(_refusal(error.errors(), values, signature)) from None
         return function(*args, **options)
@@ -271,20 +275,20 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     return call
 
 
-def _by_instance(hint: Any) -> Any:
+def _by_instance(annotation: Any) -> Any:
     """The annotation with classes of this package replaced by checks for an instance: pydantic
     itself would validate the fields of a dataclass or named tuple, and accept a plain tuple.
     """
     from pydantic import InstanceOf
 
-    if isinstance(hint, type) and hint.__module__.startswith("mia_nb."):
-        return InstanceOf[hint]
-    origin = get_origin(hint)
+    if isinstance(annotation, type) and annotation.__module__.startswith("mia_nb."):
+        return InstanceOf[annotation]
+    origin = get_origin(annotation)
     if origin is UnionType:
         origin = Union
     if origin in (Union, dict, list, tuple, Sequence):
-        return origin[tuple(_by_instance(part) for part in get_args(hint))]
-    return hint
+        return origin[tuple(map(_by_instance, get_args(annotation)))]
+    return annotation
 
 
 def _refusal(errors: list[dict], values: dict[str, Any], signature: inspect.Signature) -> str:
@@ -296,11 +300,11 @@ def _refusal(errors: list[dict], values: dict[str, Any], signature: inspect.Sign
         return place if isinstance(place, str) else names[place]
 
     name = argument(errors[0])
-    of_argument = [
-        error for error in errors if argument(error) == name and error["type"] != "none_required"
-    ]
-    # one error for each type of a union: the annotation names them all
-    if len(of_argument) == 1 and of_argument[0]["type"] == "value_error":
-        return str(of_argument[0]["ctx"]["error"])
+    of_argument = [error for error in errors if argument(error) == name]
+    # a union has an error for each of its types; None is refused by all values but itself
+    telling = [error for error in of_argument if error["type"] != "none_required"]
+    if len(telling) == 1 and telling[0]["type"] == "value_error":
+        return str(telling[0]["ctx"]["error"])
+    # the annotation names all types
     wanted = str(signature.parameters[name].annotation).removesuffix(" | None")
     return f"{name}={shown(values[name])}: wanted {wanted}"

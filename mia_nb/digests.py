@@ -57,7 +57,25 @@ DERIVED = {
     "__private_attributes__",
     "model_computed_fields",
 }
+# instructions that read a global
 GLOBAL_READS = {"LOAD_GLOBAL", "LOAD_NAME", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_GLOBALS"}
+# halves of surrogate pairs, which text may hold, are written too
+UTF8 = ("utf-8", "surrogatepass")
+# values without parts: how each is written as bytes or text
+SCALARS: dict[type, Callable] = {
+    type(None): lambda _: "",
+    type(Ellipsis): lambda _: "",
+    type(NotImplemented): lambda _: "",
+    bool: str,
+    int: lambda value: value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True),
+    float: lambda value: struct.pack("<d", value),
+    complex: lambda value: struct.pack("<dd", value.real, value.imag),
+    str: lambda value: value.encode(*UTF8),
+    bytes: lambda value: value,
+}
+HEAP_TYPE = 1 << 9  # flag of classes that were made at run time, unlike those of C
+NUMBERED = (types.FunctionType, type)  # written once, and later as a reference
+SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)  # of `__slots__`
 
 
 def digest(*contents: object) -> str:
@@ -244,16 +262,15 @@ class _Writer:
 
     def write_mapping(self, value: dict) -> None:
         """Write the entries sorted by key."""
-        entries = []
+        entries = []  # the key as it is written, the key, the value
         for key, entry in value.items():
             key_text = f"text {key}" if type(key) is str else f"digest {self.digest_of_entry(key)}"
-            name = str(key) if isinstance(key, str | int) else "entry"
-            entries.append((key_text, name, entry))
-        entries.sort(key=lambda entry: entry[0])
+            entries.append((key_text, key, entry))
+        entries.sort(key=lambda triple: triple[0])
         self.put(type(value).__name__, len(entries))
-        for key_text, name, entry in entries:
+        for key_text, key, entry in entries:
             self.put("key", key_text)
-            self.trail.append(name)
+            self.trail.append(str(key) if isinstance(key, str | int) else "entry")
             self.write(entry)
             self.trail.pop()
 
@@ -474,23 +491,6 @@ class _Writer:
             self.write(list(part) if isinstance(part, Iterator) else part)
 
 
-UTF8 = ("utf-8", "surrogatepass")
-SCALARS: dict[type, Callable] = {
-    type(None): lambda _: "",
-    type(Ellipsis): lambda _: "",
-    type(NotImplemented): lambda _: "",
-    bool: str,
-    int: lambda value: value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True),
-    float: lambda value: struct.pack("<d", value),
-    complex: lambda value: struct.pack("<dd", value.real, value.imag),
-    str: lambda value: value.encode(*UTF8),
-    bytes: lambda value: value,
-}
-HEAP_TYPE = 1 << 9
-NUMBERED = (types.FunctionType, type)
-SLOTS = (types.MemberDescriptorType, types.GetSetDescriptorType)
-
-
 CONTAINERS: dict[type, Callable] = {
     list: _Writer.write_sequence,
     tuple: _Writer.write_sequence,
@@ -507,15 +507,15 @@ def _is_tensor(value: object) -> bool:
     return torch is not None and isinstance(value, getattr(torch, "Tensor", ()))
 
 
-# --------------------------------------------------------------------------------------------------
-# what code names
-
-
 def _type_name(value: object) -> str:
     """ "a module.Class" for an instance of it, for messages."""
     kind = type(value)
     home = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
     return f"a {home}{kind.__qualname__}"
+
+
+# --------------------------------------------------------------------------------------------------
+# what code names
 
 
 def _names_in_code(code: types.CodeType) -> tuple[set[str], set[str], set[str]]:

@@ -57,16 +57,20 @@ def load_example(name: str = "cifar10/resnet14") -> Signals:
     folder = _folder(dataset)
     record = _record(folder)
     if pool not in record["pools"]:
-        known = [f"{dataset}/{one}" for one in record["pools"]]
+        known = [f"{dataset}/{example}" for example in record["pools"]]
         raise ValueError(f"no example {name!r}{hint(name, known)}; there are {', '.join(known)}")
-    design, arrays = (read_arrays(folder, record, file) for file in ("design.npz", f"{pool}.npz"))
+    design = read_arrays(folder, record, "design.npz")
+    arrays = read_arrays(folder, record, f"{pool}.npz")
     models = len(arrays["correct"])
     samples = len(design["labels"])
-    cubes = {name: np.full((models, 1, samples), np.nan) for name in LOGARITHMS}
-    cubes |= {name: _joined(arrays[name], "<f2")[:, None] for name in LOGARITHMS if name in arrays}
-    cubes["margin"] = _joined(arrays["margin"], "<i2")[:, None] / arrays["scale"]
-    cubes |= {name: np.exp(cubes[name]) for name in LOGARITHMS}
+    entropies = {}
+    for name in LOGARITHMS:
+        if name in arrays:
+            entropies[name] = np.exp(_joined(arrays[name], "<f2")[:, None])
+        else:
+            entropies[name] = np.full((models, 1, samples), np.nan)
     return Signals(
+        margin=_joined(arrays["margin"], "<i2")[:, None] / arrays["scale"],
         labels=design["labels"].astype(np.int64),
         member=_unpacked(design["member"][:models], samples),
         population=np.zeros(samples, bool),
@@ -74,7 +78,7 @@ def load_example(name: str = "cifar10/resnet14") -> Signals:
         correct=_unpacked(arrays["correct"], samples)[:, None],
         top_log_p=np.zeros((models, samples, 0), np.float32),
         info={"dataset": dataset, "example": f"{dataset}/{pool}", **record["pools"][pool]["info"]},
-        **cubes,
+        **entropies,
     )
 
 
@@ -91,7 +95,8 @@ def examples(dataset: str = "cifar10") -> dict[str, dict]:
 
     def rank(name: str) -> tuple:
         recipe = pools[name]["info"].get("recipe", {})
-        return bool(recipe.get("defense")), -recipe.get("num_models", 0), name != PICTURED, name
+        has_defense = bool(recipe.get("defense"))
+        return has_defense, -recipe.get("num_models", 0), name != PICTURED, name
 
     return {f"{dataset}/{name}": pools[name] for name in sorted(pools, key=rank)}
 

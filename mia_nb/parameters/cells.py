@@ -29,11 +29,13 @@ def read_parameters(path: Path) -> dict[str, Parameter]:
     cell with id `advanced`; {} if no cell is tagged.
     """
     try:
-        cells = parse_json(path.read_text(encoding="utf-8"))["cells"]
-        tagged = [
-            cell for cell in cells if "parameters" in cell.get("metadata", {}).get("tags", [])
-        ]
-        advanced = [cell for cell in cells if cell.get("id") == "advanced"]
+        tagged = []
+        advanced = []
+        for cell in parse_json(path.read_text(encoding="utf-8"))["cells"]:
+            if "parameters" in cell.get("metadata", {}).get("tags", []):
+                tagged.append(cell)
+            elif cell.get("id") == "advanced":
+                advanced.append(cell)
         source = "\n".join("".join(cell["source"]) for cell in tagged + advanced)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         reason = f"{type(error).__name__}: {str(error)[:120]}"
@@ -51,8 +53,10 @@ def parse(source: str, path: Path) -> dict[str, Parameter]:
         nodes = ast.parse(source).body
     except SyntaxError as error:
         raise ValueError(f"{path}: the parameters cell is not Python: {error}") from error
-    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    comments = {t.start[0]: t.string.lstrip("# ") for t in tokens if t.type == tokenize.COMMENT}
+    comments = {}  # line: text
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            comments[token.start[0]] = token.string.lstrip("# ")
     parameters = {}
     for node in nodes:
         try:

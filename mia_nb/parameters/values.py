@@ -62,7 +62,7 @@ def fit(parameter: Parameter, value: Any) -> Any:
     except ValueError as error:
         raise ValueError(f"{parameter.name}={shown(value)}: {error}") from None
     for kind in parameter.kinds or ("any",):
-        wanted = KINDS.get(kind.partition("[")[0], Any)
+        wanted = KINDS.get(kind.partition("[")[0], Any)  # of list[int] only that it is a list
         with contextlib.suppress(ValidationError):
             adapter = TypeAdapter(wanted, config=ConfigDict(strict=True))
             return adapter.validate_python(value)
@@ -82,17 +82,19 @@ def complete(
     Raises ValueError for unknown names ("did you mean") and for values that do not fit.
     """
     values = {name: parameter.default for name, parameter in known.items()}
-    entries = {name: dict(values[name]) for name in known if name in RECORDS}
+    entries_of = {name: dict(values[name]) for name in known if name in RECORDS}
     for name, value in given:
-        if name in known and name not in entries:
+        if name in entries_of:
+            entries_of[name] |= fit(known[name], value)
+        elif name in known:
             values[name] = fit(known[name], value)
-        elif name in entries:
-            entries[name] |= fit(known[name], value)
-        elif record := record_of(name, entries):
-            entries[record][name] = value
+        elif record := record_of(name, entries_of):
+            entries_of[record][name] = value
         else:
             raise no_parameter(name, known, who)
-    return values | {name: RECORDS[name](**some).to_json() for name, some in entries.items()}
+    for record, entries in entries_of.items():
+        values[record] = RECORDS[record](**entries).to_json()
+    return values
 
 
 def no_parameter(name: str, known: Iterable[str], who: str) -> ValueError:
@@ -117,8 +119,10 @@ def read_text(known: Mapping[str, Parameter], name: str, text: str) -> Any:
     if text == "None" and "None" in kinds:
         return None
     value = read_yaml(text, f"{name}={text}")
-    is_text = "str" in kinds and set(kinds) <= {"str", "None"}
-    return text if is_text and not isinstance(value, str) and text != "null" else value
+    wants_text = "str" in kinds and set(kinds) <= {"str", "None"}
+    if wants_text and not isinstance(value, str) and text != "null":
+        return text
+    return value
 
 
 def changed(known: Mapping[str, Parameter], values: Mapping[str, Any]) -> dict[str, Any]:
@@ -141,10 +145,12 @@ def described(known: Mapping[str, Parameter]) -> list[tuple[str, str, str, str]]
     """
     rows = []
     defaults = complete(known, [])
-    for name, (_, default, kinds, text) in known.items():
-        rows.append((name, " | ".join(kinds) or "any", repr(default), text))
-        fields = RECORDS[name].model_fields if name in RECORDS else {}
-        for field, about in fields.items():
+    for name, parameter in known.items():
+        kinds = " | ".join(parameter.kinds) or "any"
+        rows.append((name, kinds, repr(parameter.default), parameter.help))
+        if name not in RECORDS:
+            continue
+        for field, about in RECORDS[name].model_fields.items():
             default = repr(defaults[name][field])
             rows.append((f"  {field}", _type_of(about.annotation), default, about.description))
     return rows
@@ -154,39 +160,48 @@ def _type_of(annotation: Any) -> str:
     """The type in words: int, list, str | None ...; a Literal is str, as the field's description
     lists its words.
     """
-    union = get_origin(annotation) in (Union, UnionType)
-    kinds = [get_origin(one) or one for one in (get_args(annotation) if union else [annotation])]
-    named = {Annotated: "int", Literal: "str", type(None): "None"}
-    return " | ".join(dict.fromkeys(named.get(kind, kind.__name__) for kind in kinds))
+    if get_origin(annotation) in (Union, UnionType):
+        return " | ".join(dict.fromkeys(map(_type_of, get_args(annotation))))
+    kind = get_origin(annotation) or annotation
+    words = {Annotated: "int", Literal: "str", type(None): "None"}
+    return words.get(kind, kind.__name__)
 
 
 def of_namespace(namespace: Mapping[str, Any]) -> dict[str, Any]:
     """`complete` for a running notebook, from the names that its parameters cell annotated.
 
     A kernel keeps the source of every cell. The declaring cells tell the defaults before papermill
-    set other values; the cell that papermill added tells the values for bare names of fields.
+    set other values; the cell that papermill added tells the names of fields that it set.
     """
-    declared: dict[str, Parameter] = {}
-    injected: list[str] = []
-    for source in namespace.get("In", []):
-        if source.startswith(INJECTED):
-            nodes = [node for node in ast.parse(source).body if isinstance(node, ast.Assign)]
-            injected = [node.targets[0].id for node in nodes]
-        elif re.match(r"\w+: [\w |]+ = ", source):
-            declared |= parse(source, Path("this notebook"))
+    declared, injected = _read_cells(namespace.get("In", []))
     known = {}
-    given = []
     for name, kind in namespace.get("__annotations__", {}).items():
         if name in namespace:
             kinds = tuple(getattr(kind, "__name__", str(kind)).split(" | "))
             known[name] = declared.get(name, Parameter(name, namespace[name], kinds, ""))
+    given = []
     for name in dict.fromkeys([*known, *injected]):
-        value = dict(namespace[name]) if name in RECORDS else namespace[name]
+        value = namespace[name]
         wants_text = name in known and "str" in known[name].kinds
-        if isinstance(value, str) and (value == "null" or not wants_text):
+        if name in RECORDS:
+            value = dict(value)
+        elif isinstance(value, str) and (value == "null" or not wants_text):
             value = read_text(known, name, value)
         given.append((name, value))
     return complete(known, given)
+
+
+def _read_cells(sources: Iterable[str]) -> tuple[dict[str, Parameter], list[str]]:
+    """(the parameters that these cells declare, the names that papermill set in its own cell)."""
+    declared: dict[str, Parameter] = {}
+    injected: list[str] = []
+    for source in sources:
+        if source.startswith(INJECTED):
+            nodes = ast.parse(source).body
+            injected = [node.targets[0].id for node in nodes if isinstance(node, ast.Assign)]
+        elif re.match(r"\w+: [\w |]+ = ", source):
+            declared |= parse(source, Path("this notebook"))
+    return declared, injected
 
 
 def _english(value: Any) -> str:

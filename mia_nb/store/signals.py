@@ -91,7 +91,7 @@ def read_partial(folder: Folder, model: int) -> dict[str, np.ndarray] | None:
     if not path.is_file():
         return None
     try:
-        arrays, names = arrays_in(path, own=True)  # this checks the archive's checksums
+        arrays, names = arrays_in(path, is_stored_here=True)  # this checks the archive's checksums
     except Exception:  # whatever is wrong, the model is queried again
         return None
     return arrays if {*OUTPUTS} <= {*names} else None
@@ -115,27 +115,27 @@ def join_partial(
         info: record of the query; becomes info.json.
         samples: numbers of the queried images, see `load_samples`.
     """
-    per_pool = {"samples": samples, **design}
-    present = {name: value for name, value in per_pool.items() if value is not None}
-    absent = [f"{name}.npy" for name in per_pool if name not in present]
-    recorded = folder.files()
-    folder.remove(*(name for name in (FINISHED, *absent) if name in recorded))
-    for name, value in present.items():
-        folder.write_array(f"{name}.npy", value)
-    names = list(OUTPUTS)
+    of_pool = {"samples": samples, **design}
+    written = [name for name, value in of_pool.items() if value is not None]
+    # what an earlier query left: with the file that is written last gone, it is no result any more
+    outdated = [FINISHED, *(f"{name}.npy" for name in of_pool if name not in written)]
+    folder.remove(*(file for file in outdated if file in folder.files()))
+    for name in written:
+        folder.write_array(f"{name}.npy", of_pool[name])
+    per_model = list(OUTPUTS)
     if "activity" in info:
-        names.append("activity")
-    folder.write_json("info.json", {**info, "fields": [*names, *present]})
+        per_model.append("activity")
+    folder.write_json("info.json", {**info, "fields": [*per_model, *written]})
+    first = read_partial(folder, models[0])
     # files are finished in reverse order: margin.npy is opened first and finished last
     with contextlib.ExitStack() as stack:
         append = {}
+        for name in per_model:
+            shape = (len(models), *first[name].shape[1:])
+            rows = folder.rows(f"{name}.npy", first[name].dtype, shape)
+            append[name] = stack.enter_context(rows)
         for model in models:
             outputs = read_partial(folder, model)
-            for name in names:
-                rows = outputs[name]
-                if name not in append:
-                    shape = (len(models), *rows.shape[1:])
-                    writing = folder.rows(f"{name}.npy", rows.dtype, shape)
-                    append[name] = stack.enter_context(writing)
-                append[name](rows)
+            for name in per_model:
+                append[name](outputs[name])
     drop_partial(folder)
