@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mia_nb import cli, data
-from mia_nb.parameters import read_parameters, refuse_values
+from mia_nb.parameters import complete, read_parameters, refuse_values
 
 
 def notebook(path: Path, cells: list[dict]) -> Path:
@@ -48,6 +48,13 @@ def test_a_file_that_is_no_notebook_is_refused_in_one_line(kind, tmp_path):
         read_parameters(path)
     message = str(refused.value)
     assert len(message.replace(str(tmp_path), "")) < 400, message
+
+
+@pytest.mark.parametrize("source", ["run: int = 3", "query = 'select'", "source: list = []"])
+def test_a_parameter_of_another_kind_with_the_name_of_a_record_is_refused(source, tmp_path):
+    known = read_parameters(notebook(tmp_path / "own.ipynb", tagged(source)))
+    with pytest.raises(ValueError, match="in the parameters cell of own: wanted a mapping"):
+        complete(known, [], "own")
 
 
 @pytest.mark.parametrize(

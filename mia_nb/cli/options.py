@@ -21,23 +21,23 @@ class _Parser(argparse.ArgumentParser):
 
 def parser() -> argparse.ArgumentParser:
     """The parser of the command line; `command` of the parsed arguments runs the command."""
-    whole = _Parser(
+    main_parser = _Parser(
         prog="mia-nb",
         description="Membership inference in notebooks: run them, look at what is stored.",
     )
-    whole.add_argument("--version", action="version", version=f"mia-nb {__version__}")
-    whole.set_defaults(command=lambda args: whole.print_help())
-    commands = whole.add_subparsers(metavar="COMMAND")
-    for name, (place, help, options) in COMMANDS.items():
+    main_parser.add_argument("--version", action="version", version=f"mia-nb {__version__}")
+    main_parser.set_defaults(command=lambda args: main_parser.print_help())
+    commands = main_parser.add_subparsers(metavar="COMMAND")
+    for name, (function, help, options) in COMMANDS.items():
         sub = commands.add_parser(name, help=help, description=f"{help[0].upper()}{help[1:]}.")
-        sub.set_defaults(command=partial(_call, place))
+        sub.set_defaults(command=partial(_call, function))
         for flags, settings in (RESULTS, *options):
             sub.add_argument(*flags, **settings)
-    return whole
+    return main_parser
 
 
 def _call(place: str, args: argparse.Namespace) -> int | None:
-    """Run a command from its module of this package."""
+    """Run the function module:function of this package; the module is imported only now."""
     if getattr(args, "allow", None):
         from mia_nb import models  # imports torch
 

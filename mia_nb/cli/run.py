@@ -119,12 +119,12 @@ def _run_what_is_missing(
     if about:
         facts["about"] = about
     folder.write_json(PROVENANCE, facts)
-    for number, (file, step) in enumerate(steps.items()):
+    for (file, step), entry in zip(steps.items(), recipe["steps"], strict=True):
         if file in done:
             say(f"{escape.terminal(file):<22} cached")
             continue
         _run_step(step, file, folder, record, force)
-        _refuse_changed(step, recipe["steps"][number], folder, file)
+        _refuse_changed(step, entry["files"], folder, file)
         page = report(folder)
         if len(todo) > 1 and file == todo[0]:
             say(f"results so far, on a page that grows: {short(page)}")
@@ -231,12 +231,14 @@ def _injected_parameters(step: Step, results: Path, force: bool) -> dict:
     return changed(read_parameters(step.notebook), values)
 
 
-def _refuse_changed(step: Step, entry: dict, folder: store.Folder, file: str) -> None:
+def _refuse_changed(
+    step: Step, fingerprints: dict[str, str], folder: store.Folder, file: str
+) -> None:
     """Raise ValueError where a file that a parameter names changed while the notebook ran: the
     results would be stored under the key of the old file.
     """
     for name, value in values_in_key(step.parameters).items():
-        before = entry["files"].get(name)
+        before = fingerprints.get(name)
         if before and Path(str(value)).is_file() and fingerprint(value) != before:
             folder.remove(file)
             raise ValueError(f"{name}={value} was changed while {file} ran: run it again")

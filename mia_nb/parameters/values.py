@@ -17,7 +17,7 @@ from mia_nb._yaml import read_yaml
 from mia_nb.checks import LARGE, hint, plain, shown
 from mia_nb.parameters.cells import Parameter, parse
 from mia_nb.parameters.records import RECORDS, record_of
-from mia_nb.types.recipes import Whole
+from mia_nb.types.recipes import Record, Whole
 
 KINDS = {  # the types that the words of an annotation stand for
     "int": Annotated[Whole, Field(gt=-LARGE, lt=LARGE)],
@@ -79,10 +79,20 @@ def complete(
 
     known: parameters by name; given: (name, value) pairs, of which later ones override earlier
     ones; who: the notebook in messages. Records are returned as mappings of all their fields.
-    Raises ValueError for unknown names ("did you mean") and for values that do not fit.
+    Raises ValueError for unknown names ("did you mean"), for values that do not fit, and for a
+    parameter of another kind that has the name of a record.
     """
     values = {name: parameter.default for name, parameter in known.items()}
-    entries_of = {name: dict(values[name]) for name in known if name in RECORDS}
+    entries_of = {}
+    for name, default in values.items():
+        if name not in RECORDS:
+            continue
+        if not isinstance(default, dict | Record):
+            raise ValueError(
+                f"{name}={shown(default)} in the parameters cell of {who}: wanted a mapping, as"
+                " this is the name of a record; call the parameter something else"
+            )
+        entries_of[name] = dict(default)
     for name, value in given:
         if name in entries_of:
             entries_of[name] |= fit(known[name], value)
