@@ -41,7 +41,9 @@ def shown(value: Any) -> str:
 
 def quantity(count: int, singular: str, plural: str = "") -> str:
     """A count and its noun: "1 query", "4 queries". plural: "" for the singular with an s."""
-    return f"{count} {singular if count == 1 else plural or singular + 's'}"
+    if count == 1:
+        return f"{count} {singular}"
+    return f"{count} {plural or singular + 's'}"
 
 
 def duration(seconds: float) -> str:

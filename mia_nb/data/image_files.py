@@ -65,9 +65,10 @@ def labelled_files(path: Path) -> tuple[list[Path], list[int], list[str]]:
         if not any(part[0] == "." for part in file.relative_to(path).parts):
             files.append(file)
             labels.append(label)
-    without = sorted(set(numbers.values()) - set(labels))
-    if without:
-        raise ValueError(f"{path}: all images of the class {classes[without[0]]} are hidden files")
+    present = set(labels)
+    for name, number in numbers.items():
+        if number not in present:
+            raise ValueError(f"{path}: all images of the class {name} are hidden files")
     return files, labels, classes
 
 
