@@ -146,6 +146,12 @@ HOLES = {  # array, where, what
 }
 
 
+@pytest.mark.parametrize("shape", [(6, 39, 4), (5, 40, 4), (6, 40), ()])
+def test_sorted_probabilities_of_other_models_or_samples_are_refused(shape):
+    with pytest.raises(ValueError, match="top_log_p has shape"):
+        replace(world(), top_log_p=np.zeros(shape, np.float32))
+
+
 @pytest.mark.parametrize("what", HOLES)
 def test_what_is_missing_in_signals_is_refused_with_its_place_and_how_many(what):
     name, where, value, says = HOLES[what]

@@ -276,7 +276,7 @@ class Folder:
         `shape`, in which None stands for any size.
         """
         file = io.BytesIO(self.read_bytes(name))
-        return self._array(name, lambda: read_array(file, allow_pickle=False), kinds, shape)
+        return self._checked_array(name, lambda: read_array(file, allow_pickle=False), kinds, shape)
 
     def map_array(self, name: str, kinds: str = "", shape: tuple | None = None) -> np.ndarray:
         """A stored array, read-only, verified and then mapped, so that memory holds only the parts
@@ -291,9 +291,9 @@ class Folder:
             return array
         if not self.intact(name):
             raise self.corrupt(name)
-        return self._array(name, lambda: open_memmap(path, mode="r"), kinds, shape)
+        return self._checked_array(name, lambda: open_memmap(path, mode="r"), kinds, shape)
 
-    def _array(
+    def _checked_array(
         self, name: str, read: Callable[[], np.ndarray], kinds: str, shape: tuple | None
     ) -> np.ndarray:
         try:
@@ -315,7 +315,7 @@ class Folder:
         file = io.BytesIO(self.read_bytes(name))
         try:
             return arrays_in(file, is_stored_here=True)[0]
-        except Exception as error:  # as in `_array`, and damaged archives
+        except Exception as error:  # as in `_checked_array`, and damaged archives
             raise self.corrupt(name, error) from error
 
     @contextlib.contextmanager

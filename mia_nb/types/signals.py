@@ -72,6 +72,7 @@ class Signals:
         wanted = dict.fromkeys(CUBES, shape)
         wanted["labels"] = wanted["population"] = shape[2:]
         wanted["member"] = (shape[0], shape[2])
+        wanted["top_log_p"] = (shape[0], shape[2], *self.top_log_p.shape[-1:])
         if self.activity is not None:
             names = self.info.get("activity")
             if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
