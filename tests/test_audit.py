@@ -1023,6 +1023,10 @@ def test_bad_options_are_one_line_and_status_two_before_anything_runs(
             "--pool brings trained models: lr would change nothing",
         ),
         (
+            ["--model", "a:b", "--data", "d", "-p", "pool="],
+            "--model brings a network: pool would change nothing; leave it out",
+        ),
+        (
             ["--model", "a:b", "--data", "d", "-p", "epochs=3", "--epochs", "50"],
             "epochs was given 2 times (--epochs 50, -p epochs=3)",
         ),

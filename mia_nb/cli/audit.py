@@ -24,7 +24,7 @@ from mia_nb.cli.status import lost_figures
 NOTEBOOK, RESULT = "07_audit_your_model", "result.json"
 JUNIT = "junit.xml"
 WAYS = ("model", "logits", "pool")
-BRINGS = {"logits": "outputs", "pool": "trained models"}
+BRINGS = {"model": "a network", "logits": "outputs", "pool": "trained models"}
 OPTIONS = {  # option: the parameter that it gives
     "model": "model",
     "logits": "logits",
@@ -96,7 +96,7 @@ def _refuse_together(given: list[Given]) -> None:
     if idle:
         advice = "leave it out" if len(idle) == 1 else "leave them out"
         raise ValueError(
-            f"--{way} brings {BRINGS.get(way)}: {', '.join(idle)} would change nothing; {advice}"
+            f"--{way} brings {BRINGS[way]}: {', '.join(idle)} would change nothing; {advice}"
         )
     if way == "logits" and not Path(values["logits"]).is_file():
         raise ValueError(
