@@ -49,18 +49,17 @@ def installed(name: str | None) -> bool:
 def _source_paths(top: str) -> list[str]:
     """The file or folders from which a module or package is, or would be, imported."""
     module = sys.modules.get(top)
-    if module is None:
-        spec = None
-        with contextlib.suppress(ImportError, ValueError):
-            spec = importlib.util.find_spec(top)
-        if spec is None:
-            return []
-        places = [
-            *(spec.submodule_search_locations or ()),
-            spec.origin if spec.has_location else "",
-        ]
-    else:
+    if module is not None:
         places = [*getattr(module, "__path__", ()), getattr(module, "__file__", "")]
+        return [str(place) for place in places if place]
+    spec = None
+    with contextlib.suppress(ImportError, ValueError):
+        spec = importlib.util.find_spec(top)
+    if spec is None:
+        return []
+    places = list(spec.submodule_search_locations or ())
+    if spec.has_location:
+        places.append(spec.origin)
     return [str(place) for place in places if place]
 
 
@@ -110,8 +109,8 @@ def file_digest(module: types.ModuleType) -> str:
     files = [file for root in roots for file in sorted(root.rglob("*.py"))]
     if not files and getattr(module, "__file__", None):
         files = [Path(module.__file__)]
-    whole = hashlib.sha256()
+    of_all = hashlib.sha256()
     for file in files:
         with contextlib.suppress(OSError):
-            whole.update(hashlib.sha256(file.read_bytes()).digest())
-    return whole.hexdigest()
+            of_all.update(hashlib.sha256(file.read_bytes()).digest())
+    return of_all.hexdigest()

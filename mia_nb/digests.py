@@ -155,14 +155,14 @@ class _Writer:
 
     def digest_of_entry(self, value: object) -> str:
         """The digest of one entry of a set or mapping, as if it were written next."""
-        other = _Writer(self.versions)
-        other.in_progress = [*self.in_progress]
-        other.numbers = {**self.numbers}
-        other.kept_alive = [*self.kept_alive]
-        other.trail = [*self.trail]
-        other.write(value)
-        self.kept_alive += other.kept_alive
-        return other.sha.hexdigest()
+        copy = _Writer(self.versions)
+        copy.in_progress = [*self.in_progress]
+        copy.numbers = {**self.numbers}
+        copy.kept_alive = [*self.kept_alive]
+        copy.trail = [*self.trail]
+        copy.write(value)
+        self.kept_alive += copy.kept_alive
+        return copy.sha.hexdigest()
 
     def version(self, home: str | None) -> str:
         """The version of a module's distribution; "" if versions do not count."""

@@ -8,6 +8,7 @@ with `MIA_NB_FORK=0`, kernels are not forked but start as Jupyter starts them.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import multiprocessing
 import os
 import sys
@@ -142,12 +143,8 @@ def _start_fork_server() -> None:
     the name of a library.
     """
     forkserver.set_forkserver_preload(["mia_nb.cli.preloaded"])
-    here = os.getcwd()
-    os.chdir(PACKAGE.parent)
-    try:
+    with contextlib.chdir(PACKAGE.parent):
         forkserver.ensure_running()
-    finally:
-        os.chdir(here)
 
 
 def _run_kernel(argv: list[str], env: dict[str, str]) -> None:

@@ -113,7 +113,7 @@ def cleaned(
     A result that cannot be cleaned is left alone, and what was wrong with the first of them is
     raised after the last (ValueError, OSError).
     """
-    whole = key is not None or everything or older_than is not None
+    are_results_chosen = key is not None or everything or older_than is not None
     chosen = store.folders(results)
     if key is not None:
         chosen = [folder for folder in chosen if folder.begins_with(key)]
@@ -129,7 +129,7 @@ def cleaned(
         try:
             if _held(folder):
                 yield f"{folder.path}: in use, left alone"
-            elif not whole:
+            elif not are_results_chosen:
                 yield from _tidy(folder)
             elif yes:
                 folder.delete()

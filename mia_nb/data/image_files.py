@@ -117,10 +117,11 @@ def _decode(files: list[Path], size: int | None) -> np.ndarray:
         """Decode image i into its place; whether it is grey."""
         pixels, grey = _pixels(files[i], size)
         if pixels.shape != first.shape:
-            sizes = " and ".join(f"{p.shape[2]}x{p.shape[1]}" for p in (first, pixels))
+            _, height, width = first.shape
+            _, other_height, other_width = pixels.shape
             raise ValueError(
-                f"image sizes differ: {files[0]} and {files[i]} are {sizes} (width x height);"
-                " choose one with size="
+                f"image sizes differ: {files[0]} and {files[i]} are {width}x{height} and"
+                f" {other_width}x{other_height} (width x height); choose one with size="
             )
         x[i] = pixels
         return grey

@@ -227,13 +227,13 @@ def _synthetic(options: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
 def _npz(path: Path, part: str) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
     """Pixels, labels and class names of a .npz file in one of the layouts of `load`."""
     wanted = [f"{split}_{kind}" for split in SPLITS for kind in ("images", "labels")]
-    arrays, held = npz_arrays(path, [*wanted, *KERAS, "classes"])
+    arrays, all_names = npz_arrays(path, [*wanted, *KERAS, "classes"])
     if "train_images" not in arrays:
         arrays = {KERAS.get(name, name): array for name, array in arrays.items()}
     splits = [split for split in SPLITS if f"{split}_images" in arrays]
     for needed in ("train_images", *(f"{split}_labels" for split in splits)):
         if needed not in arrays:
-            holds = ", ".join(held[:9]) or "nothing"
+            holds = ", ".join(all_names[:9]) or "nothing"
             raise ValueError(f"{path.name} holds {holds}; it lacks {needed}")
     if part != "all" and len(splits) == 1:
         raise ValueError(

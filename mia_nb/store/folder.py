@@ -388,11 +388,12 @@ def advising(path: Path) -> Iterator[None]:
     except OSError as error:
         if " while writing " in str(error):  # of another file, which is written inside this context
             raise
-        way = "see to that and run again"
+        advice = "see to that and run again"
         if error.errno in FULL:
-            way = "make room and run again"
+            advice = "make room and run again"
         elif error.errno in READ_ONLY:
-            way = "take a results folder that you may write to"
+            advice = "take a results folder that you may write to"
         raise OSError(
-            error.errno, f"{error.strerror} while writing {path}: {way}, what is finished is kept"
+            error.errno,
+            f"{error.strerror} while writing {path}: {advice}, what is finished is kept",
         ) from error
