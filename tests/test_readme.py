@@ -141,6 +141,6 @@ COMMANDS = [
 @pytest.mark.parametrize(("page", "line"), COMMANDS)
 def test_the_runs_in_one_line_name_notebooks_presets_and_parameters_that_exist(page, line, here):
     args = options.parser().parse_args(options.join_parameters(shlex.split(line)[1:]))
-    where, given = notebooks.folders(None), notebooks.given(args.parameter)
+    where, given = notebooks.folders(None), notebooks.name_value_pairs(args.parameter)
     target, preset = notebooks.resolve(args.notebook, args.preset, where)
     assert notebooks.plan(target, preset, given, where)
