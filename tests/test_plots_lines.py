@@ -122,11 +122,15 @@ def test_a_summary_is_drawn_with_a_panel_for_each_metric():
 @pytest.mark.parametrize(
     ("settings", "texts"),
     [
-        ([0.884243, 0.9001, 0.915966], ["0.884", "0.9", "0.916"]),
+        ([0.884243, 0.9001, 0.915966], ["0.884", "0.9001", "0.916"]),
+        ([0.884243, 0.887243, 0.915966], ["0.884", "0.887", "0.916"]),
         ([0.0625, 0.125, np.inf], ["0.0625", "0.125", "∞"]),
-        ([0.333333, 1.0, np.inf], ["0.33", "1", "∞"]),
+        ([0.333333, 1.0, np.inf], ["0.333", "1", "∞"]),
         ([1, 512, 1024], ["1", "512", "1024"]),
-        ([0.884243], ["0.884243"]),
+        ([0.001, 1 / 3, 2 / 3], ["0.001", "0.333", "0.667"]),
+        ([0.00012345, 0.5, 1.0], ["0.000123", "0.5", "1"]),
+        ([0.884243], ["0.884"]),
+        ([0.8842431, 0.8842439], ["0.884243", "0.884244"]),
         (["a long name", "another"], ["a long name", "another"]),
     ],
 )
@@ -134,6 +138,13 @@ def test_settings_that_nobody_chose_are_written_in_few_digits(settings, texts):
     table = pd.DataFrame({"x": settings, "line": "a", "value": 0.6, "metric": "auc"})
     axis = plots.lines(table, "x").layout.xaxis
     assert list(axis.ticktext) == texts and len(axis.tickvals) == len(texts)
+
+
+def test_an_axis_of_many_settings_is_written_at_powers_of_2_or_else_at_its_ends():
+    table = pd.DataFrame({"x": range(1, 17), "line": "a", "value": 0.6, "metric": "auc"})
+    assert plots.lines(table, "x", log=True).layout.xaxis.ticktext == ("1", "2", "4", "8", "16")
+    table["x"] = 3 * table["x"] / 7
+    assert plots.lines(table, "x", log=True).layout.xaxis.ticktext == ("0.429", "6.86")
 
 
 def test_one_pair_is_not_one_pairs():

@@ -578,6 +578,9 @@ def test_signals_of_spiking_networks_say_how_they_were_trained():
         assert setting == Cell("snn", training, 4)
     dropped = studies.setting(info | {"recipe": hybrid, "input_dropout": 0.01}, "rmia")
     assert dropped == Cell("snn", "hybrid", 4, input_dropout=True)
+    often = {"recipe": hybrid, "input_dropout": 0.01, "queries": 30}
+    assert studies.setting(info | often, "rmia") == dropped._replace(queries=30)
+    assert studies.setting(info | {"recipe": direct, "queries": 30}).queries == 1
     with pytest.raises(ValueError, match="a spiking network name no recipe"):
         studies.setting(info, "rmia")
 

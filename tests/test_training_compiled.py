@@ -124,6 +124,8 @@ def test_a_gradient_that_stacking_would_lose_behind_a_scale_of_0_is_seen(images)
         "fast",
         "plain:4",
         "stacked:0",
+        "stacked:07",
+        "stacked:３",
         "measure",
         "graph:4",
         "plain+compiled",

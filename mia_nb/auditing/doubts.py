@@ -96,9 +96,9 @@ def _above_chance(predicted: np.ndarray, labels: np.ndarray) -> float:
     return float((np.mean(predicted == labels) - chance) / max(error, 1e-12))
 
 
-def refuse_inverted_mask(signals: Signals) -> str:
-    """ValueError where members' margins lie far below non-members' in every model; of models on one
-    training set no error but a remark, "" if there is nothing to remark.
+def inverted_mask_remark(signals: Signals) -> str:
+    """What to say where members' margins lie far below non-members' in every model; "" where they
+    do not. ValueError if the models have several training sets: their masks are inverted.
 
     With one training set it is only a suspicion: a few groups of samples that depend on each other
     (a patient's images), each wholly on one side, may do the same by chance.

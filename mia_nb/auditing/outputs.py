@@ -14,9 +14,9 @@ from mia_nb._arrays import npz_arrays
 from mia_nb.arguments import PathLike
 from mia_nb.auditing.doubts import (
     at_chance_words,
+    inverted_mask_remark,
     models_at_chance,
     refuse_copies,
-    refuse_inverted_mask,
     refuse_probabilities,
 )
 from mia_nb.auditing.samples import whole_numbers
@@ -128,7 +128,7 @@ def outputs_from(arrays: dict[str, np.ndarray], name: str, digest: str) -> Outpu
         signals.info["remarks"].append(at_chance_words(at_chance))
     # of models that are all at chance, what they are surer of says nothing of the masks
     if len(at_chance) < len(logits):
-        suspicion = refuse_inverted_mask(signals)
+        suspicion = inverted_mask_remark(signals)
         if suspicion:
             signals.info["remarks"].append(suspicion)
     classes = _class_names(arrays.get("classes"), logits.shape[-1])

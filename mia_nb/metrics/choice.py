@@ -87,10 +87,10 @@ def choose(
             )
         scores = _pseudo_target_scores(signals, np.atleast_1d(exclude), attack)
         values = pd.Series(per_target_metrics(scores, fpr)[:, column], index=scores.pair)
-        pair_means = values.groupby(level=0).mean()
+        means = values.groupby(level=0).mean()  # of pairs
         rows[name] = {
-            "value": pair_means.mean(),
-            "error": pair_means.std(ddof=1) / np.sqrt(len(pair_means)),
+            "value": means.mean(),
+            "error": means.std(ddof=1) / np.sqrt(len(means)),
             "pseudo_targets": len(values),
         }
     if not rows:

@@ -164,13 +164,13 @@ def _means(pools: list[Signals], attack: str | None, pairs: list[np.ndarray]) ->
         of_pairs = [memorisation(pool) for pool in pools]
 
         @cache
-        def margin_means(chosen: tuple[int, ...]) -> np.ndarray:
+        def margin_means(chosen: Half) -> np.ndarray:
             return np.stack([values[list(chosen)].mean(0) for values in of_pairs])
 
         return margin_means
 
     @cache
-    def attack_means(chosen: tuple[int, ...]) -> np.ndarray:
+    def attack_means(chosen: Half) -> np.ndarray:
         # the attack runs on these models alone, so that their references are among them
         rows = np.concatenate([pairs[number] for number in chosen])
         return np.stack([memorisation(pool.select(models=rows), attack).mean(0) for pool in pools])

@@ -41,7 +41,7 @@ TESTS = {
     "N3": "true membership",
 }
 COLUMNS = ["test", "attack", "value", "error", "p", "tests", "verdict"]
-Attack = Callable[..., Scores]
+Scoring = Callable[..., Scores]
 
 
 class Check(NamedTuple):
@@ -128,7 +128,7 @@ def self_test(
     signals = _subset(signals, samples, rng)
     pair = units(signals.member[:, ~signals.population])
 
-    def of_signals(attack: Any) -> Attack:
+    def of_signals(attack: Any) -> Scoring:
         """An attack as a function from signals to scores."""
         return partial(run_attack, attack, keep_complement=keep_complement)
 
@@ -158,7 +158,7 @@ def _subset(signals: Signals, samples: int | None, rng: np.random.Generator) -> 
     return signals.select(samples=np.sort(np.concatenate([chosen, set_aside])))
 
 
-def _able(attacks: dict[str, Attack], signals: Signals) -> tuple[dict[str, Attack], list[Check]]:
+def _able(attacks: dict[str, Scoring], signals: Signals) -> tuple[dict[str, Scoring], list[Check]]:
     """(the attacks that accept these signals; rows on those that refuse them)."""
     able = {}
     refused = []
@@ -241,7 +241,7 @@ def _design(signals: Signals, pair: np.ndarray, keep_complement: bool) -> list[C
     ]
 
 
-def _blind(signals: Signals, attacks: dict[str, Attack], pair: np.ndarray) -> list[Check]:
+def _blind(signals: Signals, attacks: dict[str, Scoring], pair: np.ndarray) -> list[Check]:
     """Attacks on constant outputs, one target for each unit: complementary models have opposite
     scores, so that their mean would test nothing.
     """
@@ -274,7 +274,7 @@ def _silenced(signals: Signals, row: int) -> Signals:
 
 
 def _mean_auc(
-    signals: Signals, attack: Attack, pair: np.ndarray, targets: np.ndarray | None = None
+    signals: Signals, attack: Scoring, pair: np.ndarray, targets: np.ndarray | None = None
 ) -> float:
     """AUC averaged over targets within each unit, then over units."""
     scores = attack(signals, targets=targets)
@@ -283,7 +283,7 @@ def _mean_auc(
 
 
 def _n1_noise(
-    signals: Signals, attacks: dict[str, Attack], pair: np.ndarray, rng: np.random.Generator
+    signals: Signals, attacks: dict[str, Scoring], pair: np.ndarray, rng: np.random.Generator
 ) -> list[Check]:
     """N1: attacks on fresh noise."""
     null = _noise_world(signals, rng)
@@ -327,7 +327,7 @@ def _noise_world(signals: Signals, rng: np.random.Generator) -> Signals:
 
 def _n2_redrawn(
     signals: Signals,
-    attacks: dict[str, Attack],
+    attacks: dict[str, Scoring],
     pair: np.ndarray,
     n_resamples: int,
     rng: np.random.Generator,
@@ -353,7 +353,7 @@ def _n2_redrawn(
     return rows
 
 
-def _n3_sign(signals: Signals, attacks: dict[str, Attack], pair: np.ndarray) -> list[Check]:
+def _n3_sign(signals: Signals, attacks: dict[str, Scoring], pair: np.ndarray) -> list[Check]:
     """N3: attacks on the real signals, whose AUC must not lie below 1/2."""
     error = error_of_mean(_null_error(signals), len(pair))
     rows = []

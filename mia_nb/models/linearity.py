@@ -183,11 +183,13 @@ def _first_wrong(
         x: what enters the network.
         right: takes a call's tensors in each of the runs, and says whether they are as wanted.
     """
+    # first what enters the sites and the output, as the values of all calls take much memory
     ends = [*(site.args[0] for site in spike_calls(net)), net.graph.output_node()]
-    if _first_wrong_of(ends, net, runs, x, right) is None:
+    wrong_end = _first_wrong_of(ends, net, runs, x, right)
+    if wrong_end is None:
         return None
-    # only now, as the values of all calls take much memory
-    return _first_wrong_of(net.graph.nodes, net, runs, x, right)
+    # a GPU may give another answer the second time; the network is refused all the same
+    return _first_wrong_of(net.graph.nodes, net, runs, x, right) or wrong_end
 
 
 def _first_wrong_of(

@@ -111,7 +111,9 @@ class Drift(nn.Module):
         with torch.no_grad():
             bound = 1.0
             for norm, scale in zip(self._certified_norms(size), self.scales(size), strict=True):
-                bound = bound * norm if scale is None else bound * norm * scale
+                bound = bound * norm
+                if scale is not None:
+                    bound = bound * scale
             return float(bound)
 
     def forward(

@@ -299,9 +299,10 @@ def _site_measures(h: Tensor, spike: nn.Module) -> Tensor:
     spk = out.ne(0)
     count = spk.sum(0, dtype=torch.float32) / len(h)
     first = torch.where(spk.any(0), spk.byte().argmax(0), len(h)).float()
-    after = before[-1] * ~spk[-1]  # hard reset
     if options["reset"] == "soft":
         after = before[-1] - theta * spk[-1]
+    else:
+        after = before[-1] * ~spk[-1]
     charge = (after / theta).float()
     values = (count, first, charge.abs(), charge)
     return torch.stack([value.flatten(1).mean(1) for value in values], 1)

@@ -34,7 +34,7 @@ COMPARED_AT = (0.0001, 0.001, 0.01, 0.1)  # false positive rates
 SHOWN_TARGETS = 16
 
 # (score, member) of each target of an attack, without samples that have no score
-Pairs = list[tuple[np.ndarray, np.ndarray]]
+ScoredTargets = list[tuple[np.ndarray, np.ndarray]]
 
 
 class Bound(NamedTuple):
@@ -172,7 +172,10 @@ def _add_targets(figure: go.Figure, name: str, counted: Counted, colour: str) ->
 
 
 def _above(
-    pairs: dict[str, Pairs], rates: dict[str, list[float]], bounds: list[Bound], attempts: int
+    pairs: dict[str, ScoredTargets],
+    rates: dict[str, list[float]],
+    bounds: list[Bound],
+    attempts: int,
 ) -> str:
     """The attacks that are resolved above bounds, in words.
 
@@ -200,7 +203,9 @@ def _above(
     return clauses(*above.values())
 
 
-def _where_above(pairs: Pairs, rates: list[float], bound: Bound, confidence: float) -> list[str]:
+def _where_above(
+    pairs: ScoredTargets, rates: list[float], bound: Bound, confidence: float
+) -> list[str]:
     """The rates at which targets are above a bound, and the numbers of such targets, in words."""
     where = []
     for x in rates:
@@ -214,7 +219,7 @@ def _where_above(pairs: Pairs, rates: list[float], bound: Bound, confidence: flo
     return where
 
 
-def _resolved_rates(pairs: Pairs) -> list[float]:
+def _resolved_rates(pairs: ScoredTargets) -> list[float]:
     """The rates at which every target has enough non-members for ten false positives."""
     n0 = min((~member).sum() for _, member in pairs)
     return [x for x in COMPARED_AT if is_resolved(x, n0)]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
@@ -186,6 +184,7 @@ class _Axis:
         is_written = np.ones(len(self.values), bool)
         if self.log and len(self.values) > MANY:
             is_written = np.isinf(self.values) | (np.log2(self.places) % 1 == 0)
+            is_written[[0, -1]] |= not is_written.any()
         return {
             "type": "log" if self.log else "linear",
             "range": np.log10(self.ends()) if self.log else self.ends(),
@@ -195,17 +194,20 @@ class _Axis:
         }
 
     def _texts(self, values: np.ndarray) -> list[str]:
-        """Settings in words. Numbers of many digits, which nobody chose, are rounded to as many
-        decimals as tell neighbours apart.
+        """Settings in words. Numbers of many digits, which nobody chose, are rounded to as few as
+        tell all settings apart.
         """
         texts = [text(value) for value in values]
-        if not self.numeric or max(map(len, texts)) <= MOST_CHARACTERS:
+        if not self.numeric:
             return texts
-        finite = values[np.isfinite(values)]
-        if len(finite) < 2:
-            return texts
-        decimals = 1 - math.floor(math.log10(np.diff(finite).min()))
-        return [text(round(value, max(decimals, 0))) for value in values]
+        for digits in (3, 4, 5):
+            rounded = [
+                text(float(f"{value:.{digits}g}")) if len(long) > MOST_CHARACTERS else long
+                for value, long in zip(values, texts, strict=True)
+            ]
+            if len(set(rounded)) == len(values):
+                return rounded
+        return texts
 
 
 def _add_series(

@@ -261,7 +261,7 @@ def summary(table: pd.DataFrame) -> go.Figure:
         table: of `metrics.summary`
     """
     rows = by_attack(table, "auc")
-    rows = rows[rows.index != "max"]  # the best attack of each target, which is no attack
+    rows = rows[rows.index != "max"]  # the largest value of any attack, which is no attack
     best = rows.loc[rows["value"].idxmax()]
     # reversed, so that of equal attacks the first of the table is drawn on top
     rows = rows[::-1].sort_values("value", kind="stable")

@@ -119,7 +119,8 @@ def join_partial(
     written = [name for name, value in of_pool.items() if value is not None]
     # what an earlier query left: with the file that is written last gone, it is no result any more
     outdated = [FINISHED, *(f"{name}.npy" for name in of_pool if name not in written)]
-    folder.remove(*(file for file in outdated if file in folder.files()))
+    recorded = folder.files()
+    folder.remove(*(file for file in outdated if file in recorded))
     for name in written:
         folder.write_array(f"{name}.npy", of_pool[name])
     per_model = list(OUTPUTS)
@@ -134,6 +135,7 @@ def join_partial(
             shape = (len(models), *first[name].shape[1:])
             rows = folder.rows(f"{name}.npy", first[name].dtype, shape)
             append[name] = stack.enter_context(rows)
+        del first  # as large as what is held of one model
         for model in models:
             outputs = read_partial(folder, model)
             for name in per_model:

@@ -236,9 +236,10 @@ def setting(info: dict | Recipe, attack: str = "", *, label: str = "") -> Settin
     Returns:
         A `Setting`. A flow network is named by its equation, so that an "odenet" built with noise
         is an "sdenet"; other networks (tinycnn) keep their name. An "snn" has its way of training,
-        its time steps, and whether inputs were dropped. Options of defenses that the study does not
-        print go into `options`; a frozen network, a Lipschitz bound, a clipped state, another norm
-        than "bn", and a replaced network made of another one than ResNet-14 into `variant`.
+        its time steps, and, where inputs are dropped, how often it is queried. Options of defenses
+        that the study does not print go into `options`; a frozen network, a Lipschitz bound, a
+        clipped state, another norm than "bn", and a replaced network made of another one than
+        ResNet-14 into `variant`.
 
     Raises:
         ValueError: when signals name no model, or a flow network that the study does not have, and
@@ -299,10 +300,13 @@ def _spiking_fields(info: dict) -> dict[str, object]:
         training = "hybrid"
     else:
         training = "convert"
+    dropout = bool(info.get("input_dropout"))
     return {
         "training": training,
         "timesteps": info["timesteps"],
-        "input_dropout": bool(info.get("input_dropout")),
+        "input_dropout": dropout,
+        # without dropout all queries give the same answer
+        "queries": info.get("queries", 1) if dropout else 1,
     }
 
 

@@ -190,7 +190,7 @@ def parse_strategy(strategy: str) -> tuple[str, int | None]:
     kind, colon, number = strategy.partition(":")
     if not colon and kind in ("auto", "plain", "stacked"):
         return kind, None
-    if kind == "stacked" and number.isdecimal() and int(number) > 0:
+    if kind == "stacked" and number.isdecimal() and int(number) > 0 and str(int(number)) == number:
         return kind, int(number)
     raise ValueError(
         f"strategy={strategy!r}: wanted auto, plain, stacked or stacked:NUMBER; compiled=True"

@@ -138,7 +138,8 @@ def _with_weights(
         parent: the recipe of the earlier family.
         recipe, model_args, flow: as for `family_pools`.
     """
-    changed = recipe.replace(**changes | {"parent": PLACEHOLDER, "epochs": 0})
+    untrained = {"parent": PLACEHOLDER, "epochs": 0}
+    changed = recipe.replace(**(changes | untrained))
     _check_shared(changed, recipe, SPLIT)
     if changed.model == parent.model == "replaced":
         args = parent.model_args  # the arguments of network and block

@@ -198,12 +198,15 @@ def headline(tables: Sequence[pd.DataFrame]) -> tuple[str, float | None]:
     not 0 because of ties, else the AUC.
     """
     for fpr in rates_of(tables[0]):
-        rows = pd.DataFrame([rows_of(table, "tpr", fpr).iloc[0] for table in tables])
-        # below its floor a rate may be 0 because no threshold parts tied scores
-        means_something = (rows["fpr_floor"] <= fpr) | (rows["value"] > 0)
-        if rows["measurable"].all() and means_something.all():
+        rows = [rows_of(table, "tpr", fpr).iloc[0] for table in tables]
+        if all(row["measurable"] and not _zero_by_ties(row, fpr) for row in rows):
             return "tpr", fpr
     return "auc", None
+
+
+def _zero_by_ties(row: pd.Series, fpr: float) -> bool:
+    """Whether a TPR may be 0 because no threshold parts tied scores at this rate."""
+    return row["fpr_floor"] > fpr and not row["value"] > 0
 
 
 def short_names(names: Iterable[str]) -> dict[str, str]:
