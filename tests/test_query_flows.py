@@ -9,7 +9,6 @@ import torch
 from toys_flow import replaced
 
 from mia_nb import data, models, query, querying, store, training
-from mia_nb.models import solvers
 from mia_nb.models.neural_de import set_noise
 from mia_nb.training.pool import weights_name
 from mia_nb.types import Recipe, Signals
@@ -159,7 +158,7 @@ def test_blocks_of_tiny_images_are_queried_together_and_draw_as_if_alone(
     np.testing.assert_allclose(together, alone, rtol=1e-4, atol=1e-4)
     h = torch.zeros(600, 3)
     generators = [torch.Generator().manual_seed(seed) for seed in (1, 2, 3)]
-    with solvers.Draws(generators, [256, 256, 88]):
+    with querying.network.NoiseOfBlocks(generators, [256, 256, 88]):
         drawn = torch.randn_like(h)
     for seed, part in zip((1, 2, 3), drawn.split(256), strict=True):
         assert torch.equal(

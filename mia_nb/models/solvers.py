@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from numbers import Integral
 from types import ModuleType
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from mia_nb.checks import one_of
 from mia_nb.models.modules import first_line
@@ -86,7 +84,7 @@ def integrate(
         >>> integrate(lambda t, h: -h, h, steps=4, method="rk4")  # exp(-1) = 0.3679
         tensor([[0.3679]])
 
-    Source: public code of Oganesyan, Volokhova and Vetrov (stoch_rk4).
+    Source: for stoch_rk4, the public code of Oganesyan, Volokhova and Vetrov (arXiv 2002.09779).
 
     Caveats: nothing checks whether equal steps are short enough, and the result may be inf. An
     adaptive solver chooses its steps for the whole batch, so that within the tolerances a state's
@@ -94,15 +92,17 @@ def integrate(
     """
     check(steps=steps, T=T, method=method, k=k, rtol=rtol, atol=atol)
     h = widened(h)
-    if method in BACKENDS:
-        if transformed():
-            raise ValueError(
-                f"method={method!r} works under no torch.func transform, so its models cannot be"
-                f" stacked: train them one by one (strategy='plain'), or take {', '.join(FIXED)}"
-            )
-        if method in DIAGONAL:
-            return _torchsde(drift, h, t0, T, method, steps, k * math.sqrt(steps / T), generator)
+    if method in BACKENDS and transformed():
+        raise ValueError(
+            f"method={method!r} works under no torch.func transform, so its models cannot be"
+            f" stacked: train them one by one (strategy='plain'), or take {', '.join(FIXED)}"
+        )
+    if method in ADAPTIVE:
         return _torchdiffeq(drift, h, t0, T, method, rtol, atol)
+    if method in DIAGONAL:
+        # g dB has the variance g^2 T / steps over a step, which is to be k^2
+        diffusion = k * math.sqrt(steps / T)
+        return _torchsde(drift, h, t0, T, method, steps, diffusion, generator)
     step = STEPPERS[method]
     dt = T / steps
     for i in range(steps):
@@ -112,13 +112,13 @@ def integrate(
 
 
 def _euler(drift: Drift, t: float, h: Tensor, dt: float, noise: Tensor | None) -> Tensor:
-    """One step of Euler, or of Euler-Maruyama."""
+    """One step h + dt f(t, h) + noise: Euler, of order 1, and with noise Euler-Maruyama."""
     h = h + dt * drift(t, h)
     return h if noise is None else h + noise
 
 
 def _rk4(drift: Drift, t: float, h: Tensor, dt: float, noise: Tensor | None) -> Tensor:
-    """One classical Runge-Kutta step, then the noise."""
+    """One classical Runge-Kutta step, of order 4 without noise; the noise comes after it."""
     k1 = drift(t, h)
     k2 = drift(t + dt / 2, h + dt / 2 * k1)
     k3 = drift(t + dt / 2, h + dt / 2 * k2)
@@ -128,7 +128,7 @@ def _rk4(drift: Drift, t: float, h: Tensor, dt: float, noise: Tensor | None) -> 
 
 
 def _stoch_rk4(drift: Drift, t: float, h: Tensor, dt: float, noise: Tensor | None) -> Tensor:
-    """One Runge-Kutta step whose noise also enters the stages."""
+    """One classical Runge-Kutta step whose noise w also enters its stages; without noise `_rk4`."""
     w = 0.0 if noise is None else noise
     k1 = drift(t, h)
     k2 = drift(t + dt / 2, h + dt / 2 * k1 + w / 2)
@@ -183,35 +183,6 @@ def draw(h: Tensor, generator: torch.Generator | None) -> Tensor:
     if generator is None:
         return torch.randn_like(h, memory_format=torch.contiguous_format)
     return torch.randn(h.shape, generator=generator, device=h.device, dtype=h.dtype)
-
-
-class Draws(TorchFunctionMode):
-    """A context in which torch.randn_like draws each block of rows from a generator of its own.
-
-    So a model that is queried in blocks of images gets the same noise, however many blocks one
-    forward pass holds. Only calls of this thread are affected.
-    """
-
-    def __init__(self, generators: list[torch.Generator], sizes: list[int]) -> None:
-        """Take one generator per block, and the number of rows of each block."""
-        super().__init__()
-        self.generators = generators
-        self.sizes = sizes
-
-    def __torch_function__(
-        self,
-        function: Callable,
-        types: Sequence[type],
-        args: tuple = (),
-        kwargs: dict | None = None,
-    ) -> Any:
-        if function is not torch.randn_like:
-            return function(*args, **(kwargs or {}))
-        like = args[0]
-        if len(self.sizes) == 1:  # of any length: torchsde's seed is drawn here too
-            return draw(like, self.generators[0])
-        blocks = zip(like.split(self.sizes), self.generators, strict=True)
-        return torch.cat([draw(block, generator) for block, generator in blocks])
 
 
 def _library(method: str) -> ModuleType:

@@ -5,19 +5,20 @@ masks, augmentation and noise.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from mia_nb import data, defenses
 from mia_nb.models import neural_de, recording, snn, timesteps
 from mia_nb.models.modules import DROPOUT
 from mia_nb.models.snn import cumulative
-from mia_nb.models.solvers import BACKENDS, Draws
+from mia_nb.models.solvers import BACKENDS, draw
 from mia_nb.training.plans import DTYPES
 from mia_nb.training.seeds import mix
 from mia_nb.types import Images, Signals
@@ -179,7 +180,7 @@ def _augmented(x: Tensor, ops: str, sizes: list[int], seeds: list[tuple]) -> Ten
         draws.append(data.augment_draws(ops, size, *x.shape[2:], generator))
     joined = {}
     for name in draws[0]:
-        parts = [draw[name] for draw in draws]
+        parts = [of_block[name] for of_block in draws]
         if name == "operations":  # of AutoAugment, by which the CPU sorts the images
             joined[name] = torch.cat(parts)
         else:
@@ -238,5 +239,35 @@ def noisy(
     """
     numbers = [mix(*words, "noise") for words in seeds]
     torch.manual_seed(numbers[0])
-    with Draws([torch.Generator(x.device).manual_seed(number) for number in numbers], sizes):
+    generators = [torch.Generator(x.device).manual_seed(number) for number in numbers]
+    with NoiseOfBlocks(generators, sizes):
         return run(x)
+
+
+class NoiseOfBlocks(TorchFunctionMode):
+    """A context in which torch.randn_like draws each block of rows from a generator of its own.
+
+    The noise of a block of images is thus the same, however many blocks one forward pass holds.
+    Only calls of this thread are affected.
+    """
+
+    def __init__(self, generators: list[torch.Generator], sizes: list[int]) -> None:
+        """Take one generator per block, and the number of rows of each block."""
+        super().__init__()
+        self.generators = generators
+        self.sizes = sizes
+
+    def __torch_function__(
+        self,
+        function: Callable,
+        types: Sequence[type],
+        args: tuple = (),
+        kwargs: dict | None = None,
+    ) -> Any:
+        if function is not torch.randn_like:
+            return function(*args, **(kwargs or {}))
+        like = args[0]
+        if len(self.sizes) == 1:  # of any length: torchsde's seed is drawn here too
+            return draw(like, self.generators[0])
+        blocks = zip(like.split(self.sizes), self.generators, strict=True)
+        return torch.cat([draw(block, generator) for block, generator in blocks])
