@@ -1,10 +1,13 @@
 """Attacks by likelihood ratio: `lira`, its joint form, and `nig`.
 
-Each compares how likely the target's margin phi is under two distributions: that of the reference
-models trained with the sample (IN), and that of those trained without it (OUT). `lira` takes both
-as Gaussians, `nig` as Student's t, which allows for the poor variance estimate of few references.
+A model's margin at a sample is phi = log p - log(1 - p), where p is the probability that the model
+gives the label. Each attack compares how likely the target's margin is under two distributions:
+that of the reference models trained with the sample (IN), and that of those trained without it
+(OUT). `lira` takes both as Gaussians, `nig` as Student's t, which allows for the poor variance
+estimate of few references.
 
-In names, _t is the target's, _in and _out the two sides'; ss is a sum of squares around the mean.
+In names, _t is the target's, _in and _out the two sides'; m is a centre, v a variance, and ss a sum
+of squares around the mean.
 """
 
 from __future__ import annotations
@@ -75,7 +78,8 @@ def lira(
     Raises:
         ValueError: for missing sides, and where no sample has two references on a side.
 
-    Source: Carlini et al. 2022.
+    Source: Carlini et al. 2022, Membership Inference Attacks From First Principles (arXiv
+    2112.03570).
 
     Caveat: where reference counts depend on the target's membership, the score reveals the design,
     not the model.
@@ -117,14 +121,15 @@ def lira(
         else:
             m_in, m_out = medians[:, query]
         v_out = variance_of("OUT", world_out, sides.audited, variance, ddof)
-        z = (phi_t - m_out) / np.sqrt(v_out)
-        if not offline:
-            v_in = variance_of("IN", world_in, sides.audited, variance, ddof)
-            score += (z**2 - (phi_t - m_in) ** 2 / v_in + np.log(v_out / v_in)) / 2
-        elif tail == "two_sided":
-            score += (z**2 + np.log(v_out)) / 2
+        z_out = (phi_t - m_out) / np.sqrt(v_out)
+        if offline and tail == "one_sided":
+            score += z_out
+        elif offline:
+            # -log N(phi_t; m_out, v_out), without its constant
+            score += (z_out**2 + np.log(v_out)) / 2
         else:
-            score += z
+            v_in = variance_of("IN", world_in, sides.audited, variance, ddof)
+            score += (z_out**2 - (phi_t - m_in) ** 2 / v_in + np.log(v_out / v_in)) / 2
     return np.where(sides.usable, score / len(margins), np.nan)
 
 
@@ -277,7 +282,9 @@ def _nig_online(
 ) -> np.ndarray:
     """(N,) `nig`'s score from both sides."""
     (m_in, m_out), a, (c_in, c_out) = nig_predictives(world_in, world_out, audited)
-    return _log_t(phi_t - m_in, a, c_in) - _log_t(phi_t - m_out, a, c_out)
+    log_t_in = _log_t(phi_t - m_in, a, c_in)
+    log_t_out = _log_t(phi_t - m_out, a, c_out)
+    return log_t_in - log_t_out
 
 
 def nig_predictives(
@@ -293,13 +300,14 @@ def nig_predictives(
     n_out = np.maximum(world_out.n, 1)
     gap = world_in.mean - world_out.mean
     mean_gap = gap[audited].mean()
-    a0, b0 = variance_prior(
-        n_in + n_out - 2, world_in.ss + world_out.ss, audited, between=gap[audited]
-    )
+    degrees_of_freedom = n_in + n_out - 2
+    ss = world_in.ss + world_out.ss
+    a0, b0 = variance_prior(degrees_of_freedom, ss, audited, between=gap[audited])
     a = a0 + (n_in / 2 + (n_out - 1) / 2)
-    # OUT has no prior centre; IN's prior centre is OUT's mean plus the mean gap.
+    # OUT has no prior centre, so that its centre is its mean
+    prior_centre = world_out.mean + mean_gap  # of IN
     k = KAPPA0 + n_in
-    m_in = (KAPPA0 * (world_out.mean + mean_gap) + n_in * world_in.mean) / k
+    m_in = (KAPPA0 * prior_centre + n_in * world_in.mean) / k
     ss_of_prior = KAPPA0 * n_in * (gap - mean_gap) ** 2 / k
     b = b0 + ((world_in.ss + ss_of_prior) / 2 + world_out.ss / 2)
     c_in = b * (k + 1) / (a * k)
@@ -325,12 +333,13 @@ def _nig_offline(phi_t: np.ndarray, world: World, audited: np.ndarray) -> np.nda
     a0, b0 = variance_prior(n - 1, world.ss, audited)
     a = a0 + (n - 1) / 2
     b = b0 + world.ss / 2
-    z = (phi_t - world.mean) / np.sqrt(b * (n + 1) / (a * n))
+    c = b * (n + 1) / (a * n)
+    z = (phi_t - world.mean) / np.sqrt(c)
     return _log_t_cdf(z, 2 * a)
 
 
 def variance_prior(
-    free: np.ndarray,
+    degrees_of_freedom: np.ndarray,
     ss: np.ndarray,
     audited: np.ndarray,
     between: np.ndarray | None = None,
@@ -338,16 +347,16 @@ def variance_prior(
     """The inverse-gamma prior (a0, b0) of samples' variances, by the moments of their logarithms.
 
     Parameters:
-        free: (N,) degrees of freedom d of each sample.
+        degrees_of_freedom: (N,) of each sample's variance, d below.
         ss: (N,) sums of squares.
         audited: (N,) samples to learn from.
-        between: differences of samples' means; they give the variance where no sample has degrees
-            of freedom.
+        between: differences of the sides' means, one for each sample; they give the variance where
+            no sample has degrees of freedom.
 
     The variance of log(SS / d) over samples is trigamma(a0), since true variances differ, plus
     trigamma(d / 2), the error of an estimate from d degrees of freedom. Its mean gives b0.
     """
-    used = audited & (free > 0)
+    used = audited & (degrees_of_freedom > 0)
     if not used.any():
         warnings.warn(
             "Student-t LiRA has one pair only: its variance, the spread of samples, is a guess",
@@ -355,11 +364,12 @@ def variance_prior(
         )
         a0 = 3.0  # the prior's mean is b0 / (a0 - 1)
         return a0, (a0 - 1) * max(between.var() / 2, 1e-6)
-    half = free[used] / 2
-    variance = ss[used] / free[used]
+    d = degrees_of_freedom[used]
+    variance = ss[used] / d
     positive = np.maximum(variance, 1e-12 + 1e-12 * variance.mean())
-    log_variance = np.log(positive) - digamma(half) + np.log(half)  # without the estimate's bias
-    excess = log_variance.var() - polygamma(1, half).mean()
+    # the logarithm of such an estimate is on average off by digamma(d / 2) - log(d / 2)
+    log_variance = np.log(positive) - digamma(d / 2) + np.log(d / 2)
+    excess = log_variance.var() - polygamma(1, d / 2).mean()  # the spread of true variances
     a0 = PRIOR_CAP
     if excess > polygamma(1, PRIOR_CAP):
         from scipy.optimize import brentq  # takes a moment to import, and not every score needs it
