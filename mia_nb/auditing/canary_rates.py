@@ -12,10 +12,10 @@ from mia_nb.checks import checked
 from mia_nb.metrics.curve import (
     MIN_FALSE_POSITIVES,
     TprAt,
-    allowed,
+    allowed_false_positives,
     clopper_pearson,
-    counts,
     rates,
+    roc_counts,
     tpr_at_counts,
 )
 from mia_nb.metrics.pairs import numbered
@@ -73,7 +73,7 @@ def canary_rates(
     value = scores.value[known]
     member = scores.member[known]
     target, canary = known.nonzero()
-    tp, fp, _ = counts(value, member)
+    tp, fp, _ = roc_counts(value, member)
     clusters = [numbered(canary), numbered(scores.pair[target])]
     drawn = _clustered(value, member, clusters, fpr, n_resamples, seed)
     member_canaries = len(np.unique(canary[member]))
@@ -157,6 +157,6 @@ def _clustered(
         tp = np.concatenate([[0], np.cumsum(weight * member)[ends]])
         fp = np.concatenate([[0], np.cumsum(weight * ~member)[ends]])
         if tp[-1] and fp[-1]:
-            last = np.searchsorted(fp, allowed(fpr, fp[-1]), side="right") - 1
+            last = np.searchsorted(fp, allowed_false_positives(fpr, fp[-1]), side="right") - 1
             row[:] = tp[last] / tp[-1]
     return tprs

@@ -17,7 +17,7 @@ from mia_nb.auditing.sentences import BELOW, EXCEEDED, OPEN, p_words, percent, t
 from mia_nb.auditing.verdicts import LimitVerdict
 from mia_nb.checks import checked, quantity
 from mia_nb.metrics.bootstrap import RESAMPLES
-from mia_nb.metrics.curve import allowed, counts, measurable
+from mia_nb.metrics.curve import allowed_false_positives, measurable, roc_counts
 from mia_nb.metrics.pairs import refuse_unequal_samples, unit_word
 from mia_nb.metrics.permutation import LEVEL, membership_test, pure_units
 from mia_nb.metrics.targets import FPR, scored, smallest
@@ -280,7 +280,7 @@ def called_at_threshold_of_others(scores: Scores) -> Scores:
     for pair in np.unique(scores.pair):
         rows = scores.pair == pair
         others = ~rows[:, None] & ~np.isnan(scores.value)
-        tp, fp, thresholds = counts(scores.value[others], scores.member[others])
+        tp, fp, thresholds = roc_counts(scores.value[others], scores.member[others])
         best = np.argmax(tp / tp[-1] - fp / fp[-1])
         called[rows] = scores.value[rows] >= thresholds[best]
     return replace(scores, value=np.where(np.isnan(scores.value), np.nan, called))
@@ -358,8 +358,8 @@ def _ties_reach_beyond(scores: Scores, fpr: float) -> bool:
     FPR allows in all.
     """
     for row in range(len(scores.value)):
-        _, fp, _ = counts(*scored(scores, row))
-        most = allowed(fpr, fp[-1])
+        _, fp, _ = roc_counts(*scored(scores, row))
+        most = allowed_false_positives(fpr, fp[-1])
         above = np.searchsorted(fp, most, side="right")
         if above < len(fp) and fp[above] - fp[above - 1] > most:
             return True

@@ -14,7 +14,13 @@ import numpy as np
 
 from mia_nb.arguments import Array, Count, Rates, Several
 from mia_nb.checks import checked
-from mia_nb.metrics.curve import allowed, area, counts, last_vertex, rates
+from mia_nb.metrics.curve import (
+    allowed_false_positives,
+    auc_of_counts,
+    last_vertex,
+    rates,
+    roc_counts,
+)
 from mia_nb.metrics.pairs import numbered
 from mia_nb.metrics.targets import FPR, metric_names, metrics_of_counts
 from mia_nb.types import Scores
@@ -188,7 +194,7 @@ def _resampled_metrics(weights: np.ndarray, ranked: Ranked, fpr: Sequence[float]
     # a resample without members or without non-members has no metrics
     size = np.where(n1 * n0 > 0, n1 * n0, np.nan)[:, 0]
 
-    within = _levels_within(fp, allowed(np.asarray(fpr, np.float64), n0))
+    within = _levels_within(fp, allowed_false_positives(np.asarray(fpr, np.float64), n0))
     hits = np.take_along_axis(tp, ranked.above[within], axis=1)
     tpr = hits * (n0 / size[:, None])
 
@@ -248,7 +254,7 @@ def influence(
     known = int((~np.isnan(score)).sum())
     falling = np.argsort(-score)[:known]  # NaN comes last
     is_member = member[falling]
-    tp, fp, _ = counts(score[falling], is_member)
+    tp, fp, _ = roc_counts(score[falling], is_member)
     n1 = tp[-1]
     n0 = fp[-1]
     # the vertex at the end of each sample's block of equal scores, from 1
@@ -264,11 +270,11 @@ def influence(
     members_above = (tp[vertex] + tp[vertex - 1]) / 2
     others_below = n0 - (fp[vertex] + fp[vertex - 1]) / 2
     placement = np.where(is_member, others_below / n0, members_above / n1)
-    on_auc = (placement - area(tp, fp)) / np.where(is_member, n1, n0)
+    on_auc = (placement - auc_of_counts(tp, fp)) / np.where(is_member, n1, n0)
     on_advantage = on_difference(int(np.argmax(tp / n1 - fp / n0)), slope=1.0)
     on_tprs = []
     for x in fpr:
-        threshold = last_vertex(fp, allowed(x, n0))
+        threshold = last_vertex(fp, allowed_false_positives(x, n0))
         on_tprs.append(on_difference(threshold, _slope_of_roc(tp, fp, x)))
 
     influences = np.zeros((len(metric_names(fpr)), len(score)))
@@ -279,7 +285,7 @@ def influence(
 def _slope_of_roc(tp: np.ndarray, fp: np.ndarray, x: float) -> float:
     """Slope of the ROC between the rates one standard error of the FPR x below and above it."""
     n0 = fp[-1]
-    most = allowed(x, n0)
+    most = allowed_false_positives(x, n0)
     error = max(np.sqrt(x * (1 - x) * n0), 1.0)
     ends = np.clip([most - error, most + error], 0, n0)
     hits = np.interp(ends, fp, tp)

@@ -50,12 +50,19 @@ class TprAt(NamedTuple):
     measurable: bool  # whether the FPR allows 10 false positives or more
 
 
-def counts(score: np.ndarray, member: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(tp, fp, threshold) at each vertex of the ROC, (V,) each: how many members and non-members
-    reach the threshold, from (0, 0, +inf) on.
+def roc_counts(score: np.ndarray, member: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The ROC curve in whole numbers: members and non-members that reach each threshold.
 
-    Raises ValueError on NaN scores, on shapes that differ, and when members or non-members are
-    absent.
+    Parameters:
+        score: (N,) larger = more likely a member; infinite scores are allowed.
+        member: (N,) bool.
+
+    Returns:
+        (tp, fp, threshold) at each vertex of the curve, (V,) each, from (0, 0, +inf) to (n1, n0,
+        smallest score).
+
+    Raises:
+        ValueError: on NaN, on shapes that differ, and when members or non-members are absent.
     """
     score, member = _vectors(score, member)
     falling = np.argsort(-score)  # in any order within a block of ties
@@ -63,9 +70,9 @@ def counts(score: np.ndarray, member: np.ndarray) -> tuple[np.ndarray, np.ndarra
     member = member[falling]
     block_ends = np.append(np.flatnonzero(score[1:] != score[:-1]), len(score) - 1)
     tp = np.concatenate([[0], np.cumsum(member)[block_ends]])
-    called = np.concatenate([[0], block_ends + 1])
+    positives = np.concatenate([[0], block_ends + 1])
     threshold = np.concatenate([[np.inf], score[block_ends]])
-    return tp, called - tp, threshold
+    return tp, positives - tp, threshold
 
 
 def _vectors(score: np.ndarray, member: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -73,7 +80,7 @@ def _vectors(score: np.ndarray, member: np.ndarray) -> tuple[np.ndarray, np.ndar
     score = reals("scores", score)
     member = mask("members", member)
     missing = int(np.isnan(score).sum())
-    positives = int(member.sum())
+    members = int(member.sum())
     if score.ndim != 1 or score.shape != member.shape:
         raise ValueError(
             f"scores {score.shape} and members {member.shape}: wanted two equal vectors, one target"
@@ -84,9 +91,9 @@ def _vectors(score: np.ndarray, member: np.ndarray) -> tuple[np.ndarray, np.ndar
             f"{missing} of {score.size} scores are NaN: leave those samples out and report their"
             " share"
         )
-    if not 0 < positives < member.size:
+    if not 0 < members < member.size:
         raise ValueError(
-            f"{positives} members among {member.size} samples: a ROC needs members and non-members"
+            f"{members} members among {member.size} samples: a ROC needs members and non-members"
         )
     return score, member
 
@@ -123,12 +130,12 @@ def roc(score: Numbers, member: Mask) -> Roc:
 
     Caveat: the thresholds are chosen on the target's own labels.
     """
-    tp, fp, threshold = counts(score, member)
+    tp, fp, threshold = roc_counts(score, member)
     return Roc(fp / fp[-1], tp / tp[-1], threshold)
 
 
-def area(tp: np.ndarray, fp: np.ndarray) -> float:
-    """Trapezoid area under integer counts: exact up to the final division."""
+def auc_of_counts(tp: np.ndarray, fp: np.ndarray) -> float:
+    """`auc` from the tp and fp that `roc_counts` gives, by trapezoids: exact up to the division."""
     return float(np.dot(np.diff(fp), tp[1:] + tp[:-1]) / (2 * int(tp[-1]) * int(fp[-1])))
 
 
@@ -150,8 +157,8 @@ def auc(score: Numbers, member: Mask) -> float:
 
     Source: Mann and Whitney 1947; by sorting, O(N log N).
     """
-    tp, fp, _ = counts(score, member)
-    return area(tp, fp)
+    tp, fp, _ = roc_counts(score, member)
+    return auc_of_counts(tp, fp)
 
 
 def auc_null_error(n1: int | np.ndarray, n0: int | np.ndarray) -> float | np.ndarray:
@@ -183,11 +190,11 @@ def tpr_at(score: Numbers, member: Mask, fpr: Fraction) -> TprAt:
 
     Source: Carlini et al. 2022.
     """
-    tp, fp, _ = counts(score, member)
+    tp, fp, _ = roc_counts(score, member)
     return tpr_at_counts(tp, fp, fpr)
 
 
-def allowed(fpr: float | np.ndarray, n0: int | np.ndarray) -> int | np.ndarray:
+def allowed_false_positives(fpr: float | np.ndarray, n0: int | np.ndarray) -> int | np.ndarray:
     """How many false positives a rate allows among n0 non-members: floor(fpr n0)."""
     return np.floor(fpr * n0 + 1e-9).astype(np.int64)  # 0.29 * 100 is 28.999999999999996
 
@@ -201,12 +208,12 @@ def vertex_at(tp: np.ndarray, fp: np.ndarray, fpr: float) -> int:
     """Index of the vertex with the largest TPR at this FPR or less; among equals, with the fewest
     false positives.
     """
-    last = last_vertex(fp, allowed(fpr, fp[-1]))
+    last = last_vertex(fp, allowed_false_positives(fpr, fp[-1]))
     return int(np.searchsorted(tp, tp[last], side="left"))
 
 
 def tpr_at_counts(tp: np.ndarray, fp: np.ndarray, fpr: float) -> TprAt:
-    """`tpr_at` from the counts of `counts`."""
+    """`tpr_at` from the tp and fp that `roc_counts` gives."""
     fraction("fpr", fpr)
     n1 = int(tp[-1])
     n0 = int(fp[-1])
@@ -223,7 +230,7 @@ def tpr_at_counts(tp: np.ndarray, fp: np.ndarray, fpr: float) -> TprAt:
         n0=n0,
         fpr_realised=float(fp[best] / n0),
         fpr_floor=float(fp[1] / n0),
-        measurable=bool(allowed(fpr, n0) >= MIN_FALSE_POSITIVES),
+        measurable=bool(allowed_false_positives(fpr, n0) >= MIN_FALSE_POSITIVES),
     )
 
 
@@ -255,6 +262,7 @@ def clopper_pearson(
             " trials and trials >= 1"
         )
     tail = (1 - confidence) / 2
+    # the quantile is not used at k = 0, k = n; there np.maximum keeps its arguments valid
     low = np.where(k == 0, 0.0, betaincinv(np.maximum(k, 1), n - k + 1, tail))
     high = np.where(k == n, 1.0, betaincinv(k + 1, np.maximum(n - k, 1), 1 - tail))
     return low, high
@@ -278,8 +286,8 @@ def clopper_pearson_of_groups(
     return low, high
 
 
-def largest_gap(tp: np.ndarray, fp: np.ndarray) -> float:
-    """`advantage` from the counts of `counts`."""
+def advantage_of_counts(tp: np.ndarray, fp: np.ndarray) -> float:
+    """`advantage` from the tp and fp that `roc_counts` gives."""
     return float((tp / tp[-1] - fp / fp[-1]).max())
 
 
@@ -290,8 +298,8 @@ def advantage(score: Numbers, member: Mask) -> float:
 
     (1 + advantage) / 2 is the best balanced accuracy.
     """
-    tp, fp, _ = counts(score, member)
-    return largest_gap(tp, fp)
+    tp, fp, _ = roc_counts(score, member)
+    return advantage_of_counts(tp, fp)
 
 
 @checked
@@ -357,7 +365,7 @@ def measurable(metric: str, n0: int) -> bool:
     """
     if "tpr@" not in metric:
         return True
-    return bool(allowed(rate_of(metric), n0) >= MIN_FALSE_POSITIVES)
+    return bool(allowed_false_positives(rate_of(metric), n0) >= MIN_FALSE_POSITIVES)
 
 
 def rate_of(metric: str) -> float:
@@ -393,7 +401,7 @@ def thin(curve: Roc, n0: Positive) -> Roc:
             f"n0={n0} does not fit this curve: fpr * n0 is not whole; pass its number of"
             " non-members"
         )
-    marks = allowed(np.array([1e-4, 1e-3, 1e-2, 1e-1]), n0)
+    marks = allowed_false_positives(np.array([1e-4, 1e-3, 1e-2, 1e-1]), n0)
     geometric = np.geomspace(50, max(n0, 50), 200)
     linear = np.linspace(50, max(n0, 50), 200)
     grid = np.concatenate([np.arange(51), marks, geometric, linear])

@@ -12,14 +12,14 @@ import pandas as pd
 from mia_nb.arguments import Rates
 from mia_nb.checks import checked
 from mia_nb.metrics.curve import (
-    allowed,
-    area,
-    counts,
-    largest_gap,
+    advantage_of_counts,
+    allowed_false_positives,
+    auc_of_counts,
     last_vertex,
     measurable,
     null_advantage,
     rates,
+    roc_counts,
     tie_mass,
     tpr_at_counts,
     vertex_at,
@@ -65,7 +65,7 @@ def tied_floor(scores: Scores) -> float:
     """
     floors = []
     for row in range(len(scores.value)):
-        _, fp, _ = counts(*scored(scores, row))
+        _, fp, _ = roc_counts(*scored(scores, row))
         smallest_above_0 = fp[fp > 0][0]
         floors.append(smallest_above_0 / fp[-1])
     return float(max(floors))
@@ -76,15 +76,15 @@ def per_target_metrics(scores: Scores, fpr: float | Sequence[float] = FPR) -> np
     fpr = rates(fpr)
     metrics = []
     for row in range(len(scores.value)):
-        tp, fp, _ = counts(*scored(scores, row))
+        tp, fp, _ = roc_counts(*scored(scores, row))
         metrics.append(metrics_of_counts(tp, fp, fpr))
     return np.stack(metrics)
 
 
 def metrics_of_counts(tp: np.ndarray, fp: np.ndarray, fpr: Sequence[float]) -> list[float]:
-    """Every metric of one target, in the order of `metric_names`, from its `counts`."""
+    """Every metric of one target, in the order of `metric_names`, from its `roc_counts`."""
     tpr = [tp[vertex_at(tp, fp, x)] / tp[-1] for x in fpr]  # without intervals, which take time
-    return [area(tp, fp), largest_gap(tp, fp), *tpr]
+    return [auc_of_counts(tp, fp), advantage_of_counts(tp, fp), *tpr]
 
 
 @checked
@@ -132,10 +132,10 @@ def scores_by_attack(scores: Scores | dict[str, Scores]) -> dict[str, Scores]:
 def _target_row(name: str, scores: Scores, row: int, fpr: Sequence[float]) -> dict:
     """The row of one target in the table of `per_target`."""
     score, member = scored(scores, row)
-    tp, fp, _ = counts(score, member)
+    tp, fp, _ = roc_counts(score, member)
     n1 = int(tp[-1])
     n0 = int(fp[-1])
-    gap = largest_gap(tp, fp)
+    gap = advantage_of_counts(tp, fp)
     train_acc, test_acc = scores.accuracy[row]
     train_loss, test_loss = scores.loss[row]
     tprs = {}
@@ -147,7 +147,7 @@ def _target_row(name: str, scores: Scores, row: int, fpr: Sequence[float]) -> di
         "pair": int(scores.pair[row]),
         "k": scores.info.get("k"),
         "queries": scores.info.get("queries"),
-        "auc": area(tp, fp),
+        "auc": auc_of_counts(tp, fp),
         "advantage": gap,
         "balanced_accuracy": (1 + gap) / 2,
         "advantage_null": null_advantage(n1, n0),
@@ -169,7 +169,7 @@ def _tpr_columns(tp: np.ndarray, fp: np.ndarray, x: float) -> dict:
     """The columns of the TPR at one FPR x."""
     at = tpr_at_counts(tp, fp, x)
     tpr_with_one_fewer = 0.0
-    one_fewer = last_vertex(fp, allowed(x, at.n0) - 1)
+    one_fewer = last_vertex(fp, allowed_false_positives(x, at.n0) - 1)
     if one_fewer >= 0:
         tpr_with_one_fewer = tp[one_fewer] / at.n1
     name = f"tpr@{x:g}"

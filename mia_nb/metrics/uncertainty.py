@@ -47,7 +47,7 @@ STRICTER_PAIRS = 3  # with so many pairs Student's t is taken at half the error
 FEW_SAMPLES = 50  # with fewer members or non-members an AUC's interval also covers Newcombe's
 # with fewer members found or missed, in all targets, a TPR's interval also covers Clopper-Pearson's
 FEW_HITS = 10
-DIFFERENCE = (-1, 1)  # within which two numbers from 0 to 1 differ
+DIFFERENCE = (-1, 1)  # smallest and largest difference of two numbers from 0 to 1
 
 
 def half_width(
@@ -82,9 +82,7 @@ def half_width(
 
 
 class Variances(NamedTuple):
-    """The parts of the variance of a mean over targets, in the order of `half_width`; symbols as on
-    top of this module.
-    """
+    """The parts of the variance of a mean over targets; symbols as on top of this module."""
 
     over_pairs: np.ndarray  # s^2 / P
     pairs: int  # P
@@ -144,6 +142,15 @@ def interval(
         two numbers, or arrays (...). With one pair the interval is that of the samples alone, and
         NaN without `sampled`.
 
+    Raises:
+        ValueError: where there is not one pair's number for each target.
+
+    Example:
+        >>> aucs = [0.62, 0.64, 0.58, 0.60, 0.61, 0.61]  # of two targets from each of three pairs
+        >>> low, high = interval(aucs, pair=[0, 0, 1, 1, 2, 2])
+        >>> round(float(low), 3), round(float(high), 3)  # wide, as three pairs are few
+        (0.538, 0.682)
+
     Source: Cameron, Gelbach and Miller 2011.
     """
     values = np.asarray(values, np.float64)
@@ -153,12 +160,20 @@ def interval(
             f"values {values.shape} and pair {pair.shape}: wanted one pair's number for each target"
         )
     variance = variances(values, pair, sampled)
-    upper = (1 + confidence) / 2
-    if variance.pairs > 1 or sampled is None:
-        half = half_width(*variance, confidence=confidence, free=free)
-    else:
+    if variance.pairs < 2 and sampled is not None:
+        # one pair says nothing about other models: the interval is that of other samples
+        upper = (1 + confidence) / 2
         quantile = ndtri(upper) if free is None else stdtrit(free, upper)
         half = quantile * np.sqrt(variance.by_samples)
+    else:
+        half = half_width(
+            variance.over_pairs,
+            variance.pairs,
+            variance.shared,
+            least=variance.by_samples,
+            confidence=confidence,
+            free=free,
+        )
     mean = values.mean(0)
     if within is None:
         return mean - half, mean + half
@@ -292,11 +307,6 @@ def _ends_of_auc(
     return np.fmin(low, newcombe_low), np.fmax(high, newcombe_high)
 
 
-def with_ends(name: str, value: float, low: float, high: float) -> dict[str, float]:
-    """A value and its ends as columns of a table: {name, name_low, name_high}."""
-    return {name: float(value), f"{name}_low": float(low), f"{name}_high": float(high)}
-
-
 def newcombe(value: float, n1: int, n0: int, *, confidence: float = 0.95) -> tuple[float, float]:
     """(low, high) of the AUC of few samples: all A with |value - A| <= z sd(A).
 
@@ -307,7 +317,6 @@ def newcombe(value: float, n1: int, n0: int, *, confidence: float = 0.95) -> tup
     tests measure its coverage.
     """
     z = -ndtri((1 - confidence) / 2)
-
     mean_size = (n1 + n0) / 2
 
     def too_far(area: float) -> bool:
@@ -429,3 +438,8 @@ def intervals_of_rows(
         ends[name] = (rows[name].mean(), low, high)
     table = pd.DataFrame.from_dict(ends, orient="index", columns=["value", "low", "high"])
     return table.rename_axis("metric")
+
+
+def with_ends(name: str, value: float, low: float, high: float) -> dict[str, float]:
+    """A value and its ends as columns of a table: {name, name_low, name_high}."""
+    return {name: float(value), f"{name}_low": float(low), f"{name}_high": float(high)}

@@ -13,7 +13,14 @@ from plotly.subplots import make_subplots
 from mia_nb import attacks, metrics
 from mia_nb.checks import checked
 from mia_nb.examples import load_example
-from mia_nb.metrics.curve import MIN_FALSE_POSITIVES, Roc, allowed, area, counts, thin
+from mia_nb.metrics.curve import (
+    MIN_FALSE_POSITIVES,
+    Roc,
+    allowed_false_positives,
+    auc_of_counts,
+    roc_counts,
+    thin,
+)
 from mia_nb.metrics.tables import by_attack
 from mia_nb.metrics.uncertainty import interval
 from mia_nb.plots import marks
@@ -193,7 +200,7 @@ def _ranked(curves: dict[str, Curve]) -> tuple[str, list[str]]:
 
 def is_resolved(fpr: float, n0: int) -> bool:
     """Whether n0 non-members allow enough false positives at this rate."""
-    return bool(allowed(fpr, n0) >= MIN_FALSE_POSITIVES)
+    return bool(allowed_false_positives(fpr, n0) >= MIN_FALSE_POSITIVES)
 
 
 def _reached(curve: Curve, fpr: float) -> float:
@@ -217,10 +224,10 @@ def counted_rocs(scores: Scores) -> Counted:
     members = []
     areas = []
     for score, member in targets(scores):
-        tp, fp, threshold = counts(score, member)
+        tp, fp, threshold = roc_counts(score, member)
         rocs.append((Roc(fp / fp[-1], tp / tp[-1], threshold), int(fp[-1])))
         members.append(int(tp[-1]))
-        areas.append(area(tp, fp))
+        areas.append(auc_of_counts(tp, fp))
     return Counted(rocs, min(members), float(np.mean(areas)), scores.pair)
 
 
@@ -288,7 +295,7 @@ def _floor(roc: Roc) -> float:
 
 def _staircase(roc: Roc, n0: int, fpr: np.ndarray) -> np.ndarray:
     """TPR of the best vertex within each false positive rate."""
-    last = np.searchsorted(roc.fpr * n0, allowed(fpr, n0) + 0.5) - 1
+    last = np.searchsorted(roc.fpr * n0, allowed_false_positives(fpr, n0) + 0.5) - 1
     return roc.tpr[last]
 
 

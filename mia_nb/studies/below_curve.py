@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from mia_nb.accounting import tradeoff
-from mia_nb.metrics.curve import allowed, clopper_pearson, counts, last_vertex
+from mia_nb.metrics.curve import allowed_false_positives, clopper_pearson, last_vertex, roc_counts
 from mia_nb.metrics.targets import measurable_rates, scored, tied_floor
 from mia_nb.studies.contrasts import one_pair
 from mia_nb.studies.settings import Setting
@@ -91,10 +91,10 @@ def room_below(
     curve(fpr) is the largest TPR that the curve allows. levels: of confidence. Ends are those of
     `studies.comparisons`: a target whose high end is below 0 lies above the curve.
     """
-    tp, fp, _ = counts(score, member)
+    tp, fp, _ = roc_counts(score, member)
     # the lowest threshold with at most this FPR, which only non-members set; that of `vertex_at`,
     # which has the fewest false positives among equal TPRs, depends on members too
-    last = last_vertex(fp, allowed(x, fp[-1]))
+    last = last_vertex(fp, allowed_false_positives(x, fp[-1]))
     room = [float(curve(fp[last] / fp[-1])) - tp[last] / tp[-1]]
     for level in levels:
         fpr_low, fpr_high = clopper_pearson(fp[last], fp[-1], confidence=level)

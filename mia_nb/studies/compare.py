@@ -240,7 +240,14 @@ def ratio_interval(
         """The square of half the interval of the weighted sum of a and b."""
         drawn = None if resampled is None else resampled @ weights
         variance = variances(values @ weights, pair, drawn)
-        return half_width(*variance, confidence=confidence) ** 2
+        half = half_width(
+            variance.over_pairs,
+            variance.pairs,
+            variance.shared,
+            least=variance.by_samples,
+            confidence=confidence,
+        )
+        return half**2
 
     square_a = square([1, 0])
     square_b = square([0, 1])
