@@ -94,7 +94,12 @@ def load(
     Raises:
         ValueError: of one line for whatever cannot be used.
 
-    Examples: `load("digits", limit=400)`, `load("cifar10", part="train")`.
+    Example:
+        >>> images = load("digits", limit=400)
+        >>> tuple(images.x.shape), len(images.classes)
+        ((400, 1, 8, 8), 10)
+        >>> load("synthetic:classes=5,n=200,size=16").x.shape[1:]
+        torch.Size([3, 16, 16])
     """
     name = str(dataset)
     root = Path(data_root)
@@ -144,6 +149,7 @@ def load(
 
 
 def _digits() -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """Pixels, labels and class names of scikit-learn's digits."""
     from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)
@@ -154,12 +160,22 @@ def _digits() -> tuple[np.ndarray, np.ndarray, list[str]]:
 def _torchvision(
     kind: str, megabytes: int, root: Path, download: bool, part: str
 ) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """Pixels, labels and class names of a data set of torchvision.
+
+    Parameters:
+        kind: name of its class.
+        megabytes: size of the download, for the error message.
+        root, download, part: as for `load`.
+    """
     from mia_nb._torchvision import datasets
 
     dataset = getattr(datasets(), kind)
-    chosen = {"all": (True, False), "train": (True,), "test": (False,)}[part]
+    splits = []
     try:
-        splits = [dataset(root, train=train, download=download) for train in chosen]
+        if part in ("all", "train"):
+            splits.append(dataset(root, train=True, download=download))
+        if part in ("all", "test"):
+            splits.append(dataset(root, train=False, download=download))
     except (RuntimeError, OSError) as error:
         if download:
             reason = str(error).partition("\n")[0]
@@ -193,8 +209,27 @@ def _synthetic(options: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
     Each class has a pattern, a random mixture of the nine lowest cosines per channel, which models
     can learn. The noise of each image can only be memorised.
     """
+    values = _synthetic_options(options)
+    classes = values["classes"]
+    n = values["n"]
+    size = values["size"]
+    channels = values["channels"]
+    pixels = size * size * channels
+    check_budget(f"synthetic: {n:,} images of {pixels:,} values", pixels * (16 * n + 12 * classes))
+    rng = np.random.default_rng([4, values["seed"]])
+    waves = np.cos(np.pi * np.arange(3)[:, None] * (np.arange(size) + 0.5) / size)  # (3, size)
+    weights = rng.normal(size=(classes, channels, 3, 3))
+    patterns = np.einsum("kcab,ai,bj->kcij", weights, waves, waves)
+    y = rng.permutation(np.arange(n) % classes)
+    noise = rng.standard_normal((n, channels, size, size), dtype=np.float32)
+    x = 0.5 + 0.08 * patterns.astype(np.float32)[y] + values["noise"] * noise
+    return np.rint(255 * x.clip(0, 1)).astype(np.uint8), y, [str(k) for k in range(classes)]
+
+
+def _synthetic_options(text: str) -> dict[str, int | float]:
+    """All options of synthetic images, those that the text leaves out at their defaults."""
     values = dict(SYNTHETIC)
-    for option in filter(None, options.split(",")):
+    for option in filter(None, text.split(",")):
         key, _, value = option.partition("=")
         if key not in values:
             raise ValueError(f"synthetic has no option {key!r}; known: {', '.join(SYNTHETIC)}")
@@ -204,24 +239,17 @@ def _synthetic(options: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
             raise ValueError(
                 f"synthetic: {key}={value!r}; wanted a number such as {SYNTHETIC[key]}"
             ) from None
-    count = values["classes"]
-    n = values["n"]
-    size = values["size"]
-    channels = values["channels"]
-    noise = values["noise"]
-    fits = 2 <= count <= n and size > 0 and 1 <= channels <= 4 and values["seed"] >= 0
-    if not fits or not 0 <= noise < math.inf:
+    possible = (
+        2 <= values["classes"] <= values["n"]
+        and values["size"] > 0
+        and 1 <= values["channels"] <= 4
+        and values["seed"] >= 0
+        and 0 <= values["noise"] < math.inf
+    )
+    if not possible:
         wanted = "2 <= classes <= n, size > 0, 1 to 4 channels, seed >= 0, finite noise >= 0"
         raise ValueError(f"synthetic: {values}; wanted {wanted}")
-    pixels = size * size * channels
-    check_budget(f"synthetic: {n:,} images of {pixels:,} values", pixels * (16 * n + 12 * count))
-    rng = np.random.default_rng([4, values["seed"]])
-    waves = np.cos(np.pi * np.arange(3)[:, None] * (np.arange(size) + 0.5) / size)
-    patterns = np.einsum("kcab,ai,bj->kcij", rng.normal(size=(count, channels, 3, 3)), waves, waves)
-    y = rng.permutation(np.arange(n) % count)
-    noises = rng.standard_normal((n, channels, size, size), dtype=np.float32)
-    x = 0.5 + 0.08 * patterns.astype(np.float32)[y] + noise * noises
-    return np.rint(255 * x.clip(0, 1)).astype(np.uint8), y, [str(k) for k in range(count)]
+    return values
 
 
 def _npz(path: Path, part: str) -> tuple[np.ndarray, np.ndarray, tuple[str, ...]]:
