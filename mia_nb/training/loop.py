@@ -61,8 +61,9 @@ WHITENING_IMAGES = 5000  # training images of a model from which its first layer
 class Group:
     """The models of some rows of a plan in training: parameters, buffers, optimiser and defense.
 
-    Call `epoch` once per epoch; `state` and `load` serve to resume a training, and `weights` gives
-    a finished model.
+    Call `epoch` once per epoch: it takes its batches in `order`, calls `step` for each, and that
+    computes `losses`. `state` and `load` serve to resume a training, and `weights` gives a finished
+    model.
 
     If stacked, every tensor has a leading model axis and the forward runs under vmap. The losses
     are averaged per model and summed over models, so that each model gets its own gradient and
@@ -73,8 +74,10 @@ class Group:
         """ids: numbers of the rows."""
         self.ids = ids
         recipe = plan.recipe
-        images = plan.images
-        modules = [begin(recipe, images, m, plan.start).to(plan.device).train() for m in ids]
+        modules = []
+        for model in ids:
+            module = begin(recipe, plan.images, model, plan.start)
+            modules.append(module.to(plan.device).train())
         if plan.device.type == "cpu" and not keeps_gradients(modules[0]):
             plan = plan._replace(channels_last=False)
         self.plan = plan
@@ -138,10 +141,58 @@ class Group:
         chosen = members[torch.randperm(len(members), generator=draw)[:WHITENING_IMAGES]]
         fast.whiten(module, plain_images(self.plan, chosen.to(self.plan.device)))
 
-    @property
-    def buffers(self) -> dict[str, Tensor]:
-        """The present buffers: a forward may put another tensor in a buffer's place."""
-        return self.stacked_buffers if self.plan.stacked else dict(self.module.named_buffers())
+    def epoch(self, epoch: int, history: list[list[float]]) -> tuple[Tensor, Tensor]:
+        """Train one epoch.
+
+        Parameters:
+            epoch: its number, from 0.
+            history: for each earlier epoch the mean training losses of the group's models.
+
+        Returns:
+            numbers of the images in order (G, samples), and their losses, both on the CPU.
+        """
+        plan = self.plan
+        recipe = plan.recipe
+        order, sizes = self.order(epoch)
+        augments = augmentations(plan, self.ids, epoch, order.shape[1])
+        alternate(plan, self.ids, augments, order, epoch)
+        order_on_device = order.to(plan.device)
+        steps = zip(
+            order_on_device.split(sizes, 1),
+            split_draws(augments, sizes),
+            self.draws(epoch, plan.steps, plan.images.y[order_on_device]),
+            strict=True,
+        )
+        # The first model's losses serve the plateau schedule, which is never stacked.
+        past = [of_models[0] for of_models in history]
+        losses = []
+        with random_state_kept(plan.device):
+            self.seed_noise(epoch)
+            for step, (index, augment, draws) in enumerate(steps):
+                x = augmented_images(plan, index, augment)
+                y = plan.images.y[index]
+                share_done = (epoch + step / plan.steps) / recipe.epochs
+                lr = learning_rate(recipe, share_done, past)
+                losses.append(self.step(x, y, lr, epoch=epoch, draws=draws))
+            if recipe.defense == "early_stopping":
+                self.keep_best(epoch)
+        return order, torch.cat(losses, 1).cpu()
+
+    def order(self, epoch: int) -> tuple[Tensor, list[int]]:
+        """The image numbers (G, samples) of an epoch in order, and the batch size of each step."""
+        order = torch.stack([epoch_order(self.plan, m, epoch) for m in self.ids])
+        return order, [self.plan.recipe.batch] * self.plan.steps
+
+    def step(
+        self, x: Tensor, y: Tensor, lr: float, *, epoch: int = 0, draws: dict | None = None
+    ) -> Tensor:
+        """One optimiser step; the detached losses (G, B). Nothing in it waits for the device."""
+        self.optimizer.param_groups[0]["lr"] = lr
+        losses, minimised = self.losses(x, y, epoch=epoch, draws=draws)
+        self.optimizer.zero_grad(set_to_none=True)
+        minimised.sum().backward()
+        self.optimizer.step()
+        return losses.detach()
 
     def losses(
         self,
@@ -163,8 +214,10 @@ class Group:
         """
         if draws is None:
             draws = next(self.draws(epoch, 1, y))
+        if objective is None:
+            objective = self.objective
         losses_of_model = partial(
-            model_losses, self.plan, self.module, objective or self.objective, self.trained, epoch
+            model_losses, self.plan, self.module, objective, self.trained, epoch
         )
         if not self.plan.stacked:
             draws_of_model = {name: value[0] for name, value in draws.items()}
@@ -179,6 +232,21 @@ class Group:
             # would make a model depend on its companions.
             losses_of_group = vmap(losses_of_model, randomness="error")
             return losses_of_group(self.params, self.buffers, x, y, draws)
+
+    @property
+    def buffers(self) -> dict[str, Tensor]:
+        """The present buffers: a forward may put another tensor in a buffer's place."""
+        return self.stacked_buffers if self.plan.stacked else dict(self.module.named_buffers())
+
+    def seed_noise(self, epoch: int, purpose: str = "noise") -> None:
+        """Seed the generators of an epoch's noise.
+
+        A plain model draws from torch's global generator, a stacked one from its own generator;
+        both draw the same numbers.
+        """
+        seeds = [mix(self.plan.recipe.seed, m, epoch, purpose) for m in self.ids]
+        torch.manual_seed(seeds[0])
+        self.generators = [torch.Generator(self.plan.device).manual_seed(s) for s in seeds]
 
     def draws(self, epoch: int, steps: int, y: Tensor) -> Iterator[dict[str, Tensor]]:
         """The defense's random numbers for one step of an epoch after another.
@@ -228,68 +296,6 @@ class Group:
         augment = {name: value[:, step] for name, value in augments.items()}
         x = augmented_images(self.plan, index, augment)
         return {"x": x, "y": self.plan.images.y[index]} | of_step
-
-    def seed_noise(self, epoch: int, purpose: str = "noise") -> None:
-        """Seed the generators of an epoch's noise.
-
-        A plain model draws from torch's global generator, a stacked one from its own generator;
-        both draw the same numbers.
-        """
-        seeds = [mix(self.plan.recipe.seed, m, epoch, purpose) for m in self.ids]
-        torch.manual_seed(seeds[0])
-        self.generators = [torch.Generator(self.plan.device).manual_seed(s) for s in seeds]
-
-    def step(
-        self, x: Tensor, y: Tensor, lr: float, *, epoch: int = 0, draws: dict | None = None
-    ) -> Tensor:
-        """One optimiser step; the detached losses (G, B). Nothing in it waits for the device."""
-        self.optimizer.param_groups[0]["lr"] = lr
-        losses, minimised = self.losses(x, y, epoch=epoch, draws=draws)
-        self.optimizer.zero_grad(set_to_none=True)
-        minimised.sum().backward()
-        self.optimizer.step()
-        return losses.detach()
-
-    def order(self, epoch: int) -> tuple[Tensor, list[int]]:
-        """The image numbers (G, samples) of an epoch in order, and the batch size of each step."""
-        order = torch.stack([epoch_order(self.plan, m, epoch) for m in self.ids])
-        return order, [self.plan.recipe.batch] * self.plan.steps
-
-    def epoch(self, epoch: int, history: list[list[float]]) -> tuple[Tensor, Tensor]:
-        """Train one epoch.
-
-        Parameters:
-            epoch: its number, from 0.
-            history: for each earlier epoch the mean training losses of the group's models.
-
-        Returns:
-            numbers of the images in order (G, samples), and their losses, both on the CPU.
-        """
-        plan = self.plan
-        recipe = plan.recipe
-        order, sizes = self.order(epoch)
-        augments = augmentations(plan, self.ids, epoch, order.shape[1])
-        alternate(plan, self.ids, augments, order, epoch)
-        order_on_device = order.to(plan.device)
-        steps = zip(
-            order_on_device.split(sizes, 1),
-            split_draws(augments, sizes),
-            self.draws(epoch, plan.steps, plan.images.y[order_on_device]),
-            strict=True,
-        )
-        # The first model's losses serve the plateau schedule, which is never stacked.
-        past = [of_models[0] for of_models in history]
-        losses = []
-        with random_state_kept(plan.device):
-            self.seed_noise(epoch)
-            for step, (index, augment, draws) in enumerate(steps):
-                x = augmented_images(plan, index, augment)
-                y = plan.images.y[index]
-                lr = learning_rate(recipe, (epoch + step / plan.steps) / recipe.epochs, past)
-                losses.append(self.step(x, y, lr, epoch=epoch, draws=draws))
-            if recipe.defense == "early_stopping":
-                self.keep_best(epoch)
-        return order, torch.cat(losses, 1).cpu()
 
     def keep_best(self, epoch: int) -> None:
         """Early stopping: each model keeps its weights of the epoch with the lowest mean loss on

@@ -26,7 +26,7 @@ from mia_nb.training.placing import place
 from mia_nb.training.plans import DTYPES, begin, build
 from mia_nb.training.pool import Pool, report_name, trace_name, weights_name, write_weights
 from mia_nb.training.seeds import generator
-from mia_nb.training.train import at_the_end, check_parent, finetune_pool
+from mia_nb.training.train import check_at_end, check_parent, finetune_pool
 from mia_nb.training.work import make_each
 from mia_nb.types import Images, Recipe
 
@@ -86,7 +86,7 @@ def convert_pool(
     bfloat16.
     """
     check_convertible(pool, images)
-    at_the_end(pool)
+    check_at_end(pool)
     unknown = sorted(set(network) - set(NETWORK_OPTIONS))
     if unknown:
         raise ValueError(

@@ -1,5 +1,7 @@
 """`train_pool` makes a pool from a recipe and images; what cannot be trained is refused before
 anything is written.
+
+The training of a model itself is in `mia_nb.training.loop`.
 """
 
 from __future__ import annotations
@@ -99,12 +101,14 @@ def train_pool(
     parse_strategy(strategy)
     positive("checkpoint", checkpoint, zero=True)
     parent = open_parent(recipe, images, root)
-    pool = place(recipe, images, *membership(recipe, images, member, parent), root, parent)
+    member, population = membership(recipe, images, member, parent)
+    pool = place(recipe, images, member, population, root, parent)
     if not force and is_complete(pool):
         return finish(pool, "cached", progress)
     plan = pool.plan(images, parent)
     if not is_begun(pool):
-        check(plan, int(pool.population.sum()), None if parent is None else parent.recipe)
+        parent_recipe = None if parent is None else parent.recipe
+        check(plan, int(population.sum()), parent_recipe)
     begun = time.perf_counter()
     local = backend == "loky"  # processes of this machine
     to_start = processes_worth_starting(plan, device, workers) if local else workers
@@ -112,25 +116,27 @@ def train_pool(
         if force and not local:
             write_inputs(pool, images)
             check_workers(pool, device, count)
-        rows = rows_to_make(pool, images, force)  # with force it removes models: checks come before
+        # with force this removes the stored models, so that all checks come before
+        rows = rows_to_make(pool, images, force)
         if rows:
             # The size of a stacked group depends on the number of units at a time. On this machine
             # that is the number of cores even if a short training uses this process alone, or the
             # size would depend on a measured time.
             units = units_at_a_time(recipe, device, workers) if local else count
             choose = partial(chosen_record, plan, device, strategy, compiled, units)
-            how = read_or_choose(pool.folder, device, choose, here=local)
+            execution = read_or_choose(pool.folder, device, choose, here=local)
             train_rows(
                 pool,
                 plan,
                 rows,
-                how,
+                execution,
                 backend=backend,
                 count=count,
                 checkpoint=checkpoint,
                 progress=progress,
             )
-    return finish(pool, f"trained in {time.perf_counter() - begun:.1f} s", progress)
+    seconds = time.perf_counter() - begun
+    return finish(pool, f"trained in {seconds:.1f} s", progress)
 
 
 def finetune_pool(pool: Pool, recipe: Recipe, images: Images, **options: Any) -> Pool:
@@ -146,13 +152,13 @@ def finetune_pool(pool: Pool, recipe: Recipe, images: Images, **options: Any) ->
     Raises:
         ValueError: as `train_pool`.
     """
-    at_the_end(pool)
+    check_at_end(pool)
     split = {name: getattr(pool.recipe, name) for name in SPLIT}
     recipe = recipe.replace(parent=pool.key, **split)
     return train_pool(recipe, images, root=pool.folder.path.parent, **options)
 
 
-def at_the_end(pool: Pool) -> None:
+def check_at_end(pool: Pool) -> None:
     """ValueError for a pool `at` an earlier epoch: a derived pool starts from the last weights."""
     if pool.epoch is not None:
         raise ValueError(
@@ -194,8 +200,8 @@ def check_parent(parent: Pool, images: Images, defense: str | None = None) -> No
     """
     name = parent.folder.path.name
     trained_under = parent.recipe.defense
-    other = trained_under not in (None, defense)
-    if other and defenses.find(trained_under).module is not None:
+    under_another = trained_under not in (None, defense)
+    if under_another and defenses.find(trained_under).module is not None:
         raise ValueError(
             f"pool {name} is trained under {trained_under}, which changes the network: train one"
             " without it, and derive from that"
