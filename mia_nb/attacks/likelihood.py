@@ -176,15 +176,16 @@ def _joint(target: Signals, references: Signals, sides: Sides, combine: str) -> 
     if combine == "mean_sd":
         _refuse_equal_queries(target, references)
     observed = combined(target.margin, combine)[0]
-    signals = len(observed)
+    numbers = len(observed)
     samples = sides.audited.sum()
     free_in = sides.n_in[sides.audited].sum() - samples  # degrees of freedom
     free_out = sides.n_out[sides.audited].sum() - samples
     fewest = min(free_in, free_out)
-    if fewest < 20 * signals:
+    if fewest < 20 * numbers:
         raise ValueError(
-            f"lira: the joint form of {signals} signals needs {20 * signals} degrees of freedom on"
-            f" a side and the references leave {fewest}: train more pairs, or use combine='llr'"
+            f"lira: the joint form of {numbers} numbers a sample needs {20 * numbers} degrees of"
+            f" freedom on a side and the references leave {fewest}: train more pairs, or use"
+            " combine='llr'"
         )
     worlds = worlds_of(references, combine)
     m_in, m_out = worlds.means()
