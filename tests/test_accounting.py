@@ -13,11 +13,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from opacus.accountants import RDPAccountant
+from opacus.accountants.analysis import prv as opacus_losses
 from scipy.integrate import quad
 from scipy.optimize import brentq, minimize_scalar
 from scipy.stats import norm
 
 from mia_nb import accounting
+from mia_nb.accounting import accountants
 from mia_nb.types import Recipe
 
 DELTA = 1e-5
@@ -191,6 +194,19 @@ def test_epsilon_is_zero_where_delta_alone_covers_the_loss(name, delta):
 def test_prv_gives_the_bound_of_rdp_where_its_mesh_cannot_hold_the_loss():
     exact = accounting.gaussian_epsilon(50, DELTA)
     assert spent(2, 1, 10000) == spent(2, 1, 10000, accountant="rdp") > exact > 1000
+
+
+@pytest.mark.parametrize("noise, rate, steps", [(0.5, 0.02, 14700), (2, 1, 10), (1, 0.01, 1)])
+def test_the_mesh_is_as_wide_as_the_library_makes_it(noise, rate, steps):
+    loss = opacus_losses.PoissonSubsampledGaussianPRV(rate, noise)
+    wide = opacus_losses.compute_safe_domain_size(
+        [loss], [steps], accountants.PRV_ERROR, DELTA / 1000
+    )
+    assert accountants._loss_bound(noise, rate, steps, DELTA / 1000) + 3 == wide
+
+
+def test_the_orders_of_renyi_divergences_are_those_of_the_library():
+    assert list(accountants.ORDERS) == RDPAccountant.DEFAULT_ALPHAS
 
 
 def convolved_deltas(noise, rate, steps, epsilons, cells=1 << 20, reach=40.0):

@@ -15,12 +15,13 @@ from mia_nb.accounting.gaussian import gaussian_epsilon
 from mia_nb.accounting.ranges import check
 from mia_nb.checks import one_of
 
-# of Rényi divergences, beyond both ends of Opacus' own
-LOW_ORDERS = [
+# of Rényi divergences: those of Opacus, and more beyond both ends
+ORDERS = (*(1 + x / 10 for x in range(1, 100)), *range(12, 64))
+LOW_ORDERS = tuple(
     1 + x / 1000 for x in (1, 2, 3, 5, 7, 10, 14, 20, 25, 30, 35, 40, 50, 60, 70, 80, 90, 100)
-]
-HIGH_ORDERS = [64, 72, 80, 96, 112]
-HIGH_ORDERS += [128, 160, 192, 224, 256, 320, 384, 448, 512, 640, 768, 896, 1024]
+)
+HIGH_ORDERS = (64, 72, 80, 96, 112, 128, 160, 192, 224, 256)
+HIGH_ORDERS += (320, 384, 448, 512, 640, 768, 896, 1024)
 PRV_ERROR = 0.01  # error bound of the privacy loss distribution's discretisation, which is added
 PRV_POINTS = 14_000_000  # most mesh points: about 2.5 GB
 PRV_WIDTH = 690.0  # exp of a larger number overflows
@@ -66,11 +67,8 @@ def gdp_mu(
 
 def _prv(noise: float, rate: float, steps: int, delta: float) -> float:
     """Opacus' PRV accountant on a mesh that fits into memory; RDP's value where none does."""
-    from opacus.accountants import PRVAccountant
-    from opacus.accountants.analysis.prv import (
-        PoissonSubsampledGaussianPRV,
-        compute_safe_domain_size,
-    )
+    from opacus.accountants.analysis import prv
+    from scipy.fft import next_fast_len
 
     if delta < PRV_DELTA:
         raise ValueError(
@@ -78,27 +76,28 @@ def _prv(noise: float, rate: float, steps: int, delta: float) -> float:
             " decides); use 'rdp'"
         )
     error = delta / 1000
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
-        # orders at the end of their range only widen the mesh; log(1 - sample_rate) is -inf for
-        # full batches
-        warnings.filterwarnings("ignore", message="Optimal order")
-        width = compute_safe_domain_size(
-            [PoissonSubsampledGaussianPRV(rate, noise)], [steps], PRV_ERROR, error
-        )
-        points = 2 * width * math.sqrt(steps * math.log(12 / error) / 2) / PRV_ERROR
-        precision = PRV_ERROR * max(1.0, points / PRV_POINTS)
-        if not (width < PRV_WIDTH and precision < 1):
-            return _rdp(noise, rate, steps, delta)
-        accountant = PRVAccountant()
-        accountant.history = [(noise, rate, steps)]
-        # what `get_epsilon` does, in two steps, since the distribution must be mended between them:
+    bound = _loss_bound(noise, rate, steps, error)
+    width = max(bound, PRV_ERROR) + 3
+    points = 2 * width * math.sqrt(steps * math.log(12 / error) / 2) / PRV_ERROR
+    precision = PRV_ERROR * max(1.0, points / PRV_POINTS)
+    if not (width < PRV_WIDTH and precision < 1):
+        return _rdp(noise, rate, steps, delta)
+    width = max(bound, precision) + 3
+    mesh = precision / math.sqrt(steps * math.log(12 / error) / 2)
+    # a little finer: Fourier transforms of other lengths take up to ten times as long
+    half = next_fast_len(math.ceil(width / mesh) + 1, real=True)
+    mesh = width / (half - 1)
+    domain = prv.Domain(-width, width + mesh, 2 * half)
+    with np.errstate(all="ignore"):  # log(1 - rate) is -inf for full batches
+        losses = prv.PoissonSubsampledGaussianPRV(rate, noise)
+        losses = prv.TruncatedPrivacyRandomVariable(losses, domain.t_min, domain.t_max)
+        total = prv.compose_heterogeneous([prv.discretize(losses, domain)], [steps])
         # neighbouring cells of the mesh miss each other by rounding where the density is steep, and
         # 10^6 steps multiply the mass that is lost or counted twice to 1 % (epsilon 12.958, where
         # 12.969 is right)
-        losses = accountant._get_dprv(eps_error=precision, delta_error=error)
-        losses.pmf = losses.pmf / losses.pmf.sum()
+        total.pmf = total.pmf / total.pmf.sum()
         try:
-            _, _, upper = losses.compute_epsilon(delta, error, precision)
+            _, _, upper = total.compute_epsilon(delta, error, precision)
         except RuntimeError as failure:
             # even the lowest loss on the mesh, far below 0, has less than delta
             if "Cannot compute epsilon" in str(failure):
@@ -108,23 +107,51 @@ def _prv(noise: float, rate: float, steps: int, delta: float) -> float:
     return min(max(0.0, float(upper)), _rdp(noise, rate, steps, delta))
 
 
+def _loss_bound(noise: float, rate: float, steps: int, error: float) -> float:
+    """A privacy loss that neither all steps nor one of them exceeds, but for a part of the delta
+    `error` (Gopi et al., remark 5.6, with the constants of their code).
+
+    Opacus' `compute_safe_domain_size` computes the same, and the Rényi divergences of each of its
+    calls anew.
+    """
+    whole, _ = _renyi_epsilon(noise, rate, steps, error / 4, ORDERS)
+    one_step, _ = _renyi_epsilon(noise, rate, 1, error / (8 * steps), ORDERS)
+    return max(whole, one_step)
+
+
 def _rdp(noise: float, rate: float, steps: int, delta: float) -> float:
     """Rényi accountant with Opacus' orders, and with more where the best one is the first or the
     last.
     """
-    from opacus.accountants import RDPAccountant
+    spent, best = _renyi_epsilon(noise, rate, steps, delta, ORDERS)
+    if best in (ORDERS[0], ORDERS[-1]):
+        more_orders = LOW_ORDERS if best == ORDERS[0] else HIGH_ORDERS
+        spent_with_more, _ = _renyi_epsilon(noise, rate, steps, delta, more_orders)
+        spent = min(spent, spent_with_more)
+    return max(0.0, spent)
 
-    accountant = RDPAccountant()
-    accountant.history = [(noise, rate, steps)]
-    orders = accountant.DEFAULT_ALPHAS
+
+def _renyi_epsilon(
+    noise: float, rate: float, steps: int, delta: float, orders: tuple[float, ...]
+) -> tuple[float, float]:
+    """(epsilon, the order with which it is reached) by Rényi divergences of these orders."""
+    from opacus.accountants.analysis.rdp import get_privacy_spent
+
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.filterwarnings("ignore", message="Optimal order")
-        spent, best = accountant.get_privacy_spent(delta=delta, alphas=orders)
-        if best in (orders[0], orders[-1]):
-            more_orders = LOW_ORDERS if best == orders[0] else HIGH_ORDERS
-            spent_with_more, _ = accountant.get_privacy_spent(delta=delta, alphas=more_orders)
-            spent = min(spent, spent_with_more)
-    return max(0.0, float(spent))
+        divergences = steps * _divergences(noise, rate, orders)
+        spent, best = get_privacy_spent(orders=orders, rdp=divergences, delta=delta)
+    return float(spent), float(best)
+
+
+@lru_cache(maxsize=256)
+def _divergences(noise: float, rate: float, orders: tuple[float, ...]) -> np.ndarray:
+    """Rényi divergences of one step, which take most of an accountant's time: cached, since
+    accountants, epochs and deltas share them.
+    """
+    from opacus.accountants.analysis.rdp import compute_rdp
+
+    return compute_rdp(q=rate, noise_multiplier=noise, steps=1, orders=orders)
 
 
 def _gdp(noise: float, rate: float, steps: int, delta: float) -> float:

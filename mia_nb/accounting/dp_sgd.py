@@ -38,11 +38,11 @@ def epsilon(
         delta: from 0 to below 1, as 1e-5.
         accountant: prv, rdp or gdp.
             "prv" (Gopi, Lee and Wutschitz, arXiv 2106.02848, by Opacus): privacy loss distribution,
-            upper end: the tight value + about .01; 0.1 to 2 s, more where epsilon is large or
-            steps are many (25 s at 10^6). Where "rdp" gives less, as below epsilon .01, that is the
-            value, since both are upper bounds. The error of .01 grows where the mesh would not fit
-            into memory; where it cannot hold the loss at all (epsilon above about 600) the value is
-            that of "rdp".
+            upper end: the tight value + about .01; some tenths of a second, more where epsilon is
+            large or steps are many (5 s at 10^6). Where "rdp" gives less, as below epsilon .01,
+            that is the value, since both are upper bounds. The error of .01 grows where the mesh
+            would not fit into memory; where it cannot hold the loss at all (epsilon above about
+            600) the value is that of "rdp".
             "rdp" (Mironov, Talwar and Zhang, arXiv 1908.10530; conversion of Balle et al., arXiv
             1905.09982): 5 to 20 % above prv in usual settings, tens of milliseconds. Its orders,
             1.1 to 63, are extended to 1.001 and 1024 when the best is at an end.
@@ -261,8 +261,8 @@ def over_epochs(
     Raises:
         ValueError: as `epsilon` does.
 
-    Caveat: prv takes up to seconds per row, so pass a few epochs. Steps are rounded up here, while
-    trainings drop the remainder of an epoch (`Pool.sampling`, `aimed`).
+    Caveat: prv takes some tenths of a second per row, so pass a few epochs. Steps are rounded up
+    here, while trainings drop the remainder of an epoch (`Pool.sampling`, `aimed`).
     """
     check(several=("epochs",), samples=samples, batch=batch, epochs=epochs)
     one_of("sampling", sampling, SAMPLINGS)
