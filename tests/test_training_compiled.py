@@ -219,8 +219,10 @@ PER_STEP = {
 def test_a_compiled_pool_is_the_eager_one_in_float64(images, tmp_path, quick, change, strategy):
     recipe = MLP.replace(num_models=2, **change)
     eager = train(recipe, images, tmp_path / "eager", strategy=strategy)
+    counters.clear()
     fast = train(recipe, images, tmp_path / "compiled", strategy=strategy, compiled=True)
     assert fast.folder.read_json("execution.json")["compiled"]
+    assert counters["stats"]["unique_graphs"] == 1  # for the trial and the training
     same_weights(eager, fast, rtol=1e-10, atol=1e-10)
     for m in range(2):  # stored as float16
         np.testing.assert_allclose(fast.trace(m), eager.trace(m), rtol=1e-3)

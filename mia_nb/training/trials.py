@@ -254,24 +254,27 @@ def why_not_compiled(plan: Plan) -> str | None:
             if plan.device.type == "cpu" and not keeps_gradients(fast.module):
                 return "a CPU may lose gradients of its strided 1 x 1 convolutions of < 8 channels"
             eager = Group(trial._replace(compiled=False), rows)
-            return _difference(fast, [eager], "compiled")
+            # a step in float64 is compiled once for its trial and the training
+            batch = recipe.batch if recipe.dtype == "float64" else TRIAL_BATCH
+            return _difference(fast, [eager], "compiled", batch)
     except Exception as error:  # anything that the compiler does not support
         return compiler_error(error)
 
 
-def _difference(fast: Group, plain: list[Group], kind: str) -> str | None:
-    """How a step of a group on eight images differs from that of plain ones, in one line; None if
-    they agree to ten digits.
+def _difference(fast: Group, plain: list[Group], kind: str, batch: int = TRIAL_BATCH) -> str | None:
+    """How a step of a group differs from that of plain ones, in one line; None if they agree to ten
+    digits.
 
     Parameters:
         fast: the group, in float64.
         plain: eager groups with the same models in the same order.
         kind: the word for the group's step.
+        batch: images of each model.
     """
     for group in (fast, *plain):
         _stir(group)
-    numbers = torch.arange(TRIAL_BATCH * len(fast.ids)).remainder(len(fast.plan.images.y))
-    index = numbers.view(-1, TRIAL_BATCH)
+    numbers = torch.arange(batch * len(fast.ids)).remainder(len(fast.plan.images.y))
+    index = numbers.view(-1, batch)
     parts = index.split([len(group.ids) for group in plain])
     plain_losses = [_trial_step(group, part) for group, part in zip(plain, parts, strict=True)]
     if not torch.allclose(_trial_step(fast, index), torch.cat(plain_losses), **CLOSE):
