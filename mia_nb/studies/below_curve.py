@@ -22,7 +22,8 @@ def tested_rates(scores: Scores) -> list[float]:
     """The FPRs at which a ROC is compared with a curve: those that can be measured and that a
     threshold can reach despite ties.
     """
-    return [x for x in measurable_rates(scores) if tied_floor(scores) <= x]
+    floor = tied_floor(scores)
+    return [x for x in measurable_rates(scores) if floor <= x]
 
 
 def number_of_tests(with_curve: Iterable[Contrast], settings: dict[Setting, Scores]) -> int:
@@ -41,10 +42,13 @@ def curve_rows(
     rows = []
     curve = partial(tradeoff, epsilon=EPSILON, delta=delta)
     with_curve = [contrast for contrast in compared if contrast.minus == "curve"]
+    # errors are controlled jointly over comparisons that decide, and jointly over the others
+    tests = {}
+    for needed in {contrast.needed for contrast in with_curve}:
+        jointly = [contrast for contrast in with_curve if contrast.needed == needed]
+        tests[needed] = max(number_of_tests(jointly, settings), 1)
     for contrast in with_curve:
-        # errors are controlled jointly over comparisons that decide, and jointly over the others
-        jointly = [other for other in with_curve if other.needed == contrast.needed]
-        joint_level = 1 - (1 - level) / max(number_of_tests(jointly, settings), 1)
+        joint_level = 1 - (1 - level) / tests[contrast.needed]
         scores = settings[contrast.first]
         for x in tested_rates(scores):
             rows.append(_least_room_row(contrast, scores, x, curve, (level, joint_level)))
