@@ -18,6 +18,7 @@ from mia_nb.models.modules import (
     first_line,
     main_logits,
     same_draws,
+    seed_global_generator,
     timesteps,
     watched,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "first_line",
     "main_logits",
     "same_draws",
+    "seed_global_generator",
     "source",
     "timesteps",
     "watched",

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from mia_nb import data, defenses
+from mia_nb import data, defenses, models
 from mia_nb.models import neural_de, recording, snn, timesteps
 from mia_nb.models.modules import DROPOUT
 from mia_nb.models.snn import cumulative
@@ -238,7 +238,7 @@ def noisy(
     global generator, which `query` restores at its end, and then x is a single block.
     """
     numbers = [mix(*words, "noise") for words in seeds]
-    torch.manual_seed(numbers[0])
+    models.seed_global_generator(numbers[0], x.device)
     generators = [torch.Generator(x.device).manual_seed(number) for number in numbers]
     with NoiseOfBlocks(generators, sizes):
         return run(x)

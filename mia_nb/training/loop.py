@@ -245,7 +245,7 @@ class Group:
         both draw the same numbers.
         """
         seeds = [mix(self.plan.recipe.seed, m, epoch, purpose) for m in self.ids]
-        torch.manual_seed(seeds[0])
+        models.seed_global_generator(seeds[0], self.plan.device)
         self.generators = [torch.Generator(self.plan.device).manual_seed(s) for s in seeds]
 
     def draws(self, epoch: int, steps: int, y: Tensor) -> Iterator[dict[str, Tensor]]:

@@ -153,7 +153,7 @@ def _try_clipping(plan: Plan) -> None:
     y = plan.images.y[:2]
 
     def losses_of(network: nn.Module) -> Tensor:
-        torch.manual_seed(0)
+        models.seed_global_generator(0, plan.device)
         return group.criterion(models.main_logits(network(x)), y)
 
     before = {name: buffer.clone() for name, buffer in group.module.named_buffers()}
