@@ -89,6 +89,17 @@ class Variances(NamedTuple):
     shared: np.ndarray | float  # V - sum_p V_p / P^2
     by_samples: np.ndarray | float  # V
 
+    def half_width(self, *, confidence: float, free: int | None = None) -> np.ndarray | float:
+        """Half of the interval of that mean, by the function of this name."""
+        return half_width(
+            self.over_pairs,
+            self.pairs,
+            self.shared,
+            least=self.by_samples,
+            confidence=confidence,
+            free=free,
+        )
+
 
 def variances(values: np.ndarray, pair: np.ndarray, sampled: np.ndarray | None = None) -> Variances:
     """The variances of a mean over targets.
@@ -166,14 +177,7 @@ def interval(
         quantile = ndtri(upper) if free is None else stdtrit(free, upper)
         half = quantile * np.sqrt(variance.by_samples)
     else:
-        half = half_width(
-            variance.over_pairs,
-            variance.pairs,
-            variance.shared,
-            least=variance.by_samples,
-            confidence=confidence,
-            free=free,
-        )
+        half = variance.half_width(confidence=confidence, free=free)
     mean = values.mean(0)
     if within is None:
         return mean - half, mean + half

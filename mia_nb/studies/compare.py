@@ -16,7 +16,7 @@ from mia_nb.metrics.bootstrap import bootstrap
 from mia_nb.metrics.curve import measurable, rate_of
 from mia_nb.metrics.pairs import same_masks
 from mia_nb.metrics.targets import FPR, metric_names, per_target_metrics, smallest
-from mia_nb.metrics.uncertainty import half_width, interval, variances
+from mia_nb.metrics.uncertainty import interval, variances
 from mia_nb.studies.below_curve import curve_rows
 from mia_nb.studies.contrasts import contrasts, one_pair
 from mia_nb.studies.equal_accuracy import equal_accuracy_rows
@@ -240,14 +240,7 @@ def ratio_interval(
         """The square of half the interval of the weighted sum of a and b."""
         drawn = None if resampled is None else resampled @ weights
         variance = variances(values @ weights, pair, drawn)
-        half = half_width(
-            variance.over_pairs,
-            variance.pairs,
-            variance.shared,
-            least=variance.by_samples,
-            confidence=confidence,
-        )
-        return half**2
+        return variance.half_width(confidence=confidence) ** 2
 
     square_a = square([1, 0])
     square_b = square([0, 1])
