@@ -9,10 +9,8 @@ anything.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -273,11 +271,6 @@ def _layer_or_function(net: fx.GraphModule, node: fx.Node) -> str:
 
 def _place(node: fx.Node) -> str:
     """Where a call is: the path of a layer; for functions also "(file.py, line 7)"."""
-    if node.op == "call_module":
+    if node.op == "call_module" or "line" not in node.meta:
         return where_of(node)
-    frames = re.findall(r'File "([^"]+)", line (\d+)', node.stack_trace or "")
-    tracing = (str(Path(torch.__file__).parent), str(Path(__file__).with_name("sites.py")))
-    for file, line in reversed(frames):
-        if not file.startswith(tracing):
-            return f"{where_of(node)} ({Path(file).name}, line {line})"
-    return where_of(node)
+    return f"{where_of(node)} ({node.meta['line']})"

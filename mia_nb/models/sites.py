@@ -14,8 +14,11 @@ from __future__ import annotations
 import copy
 import inspect
 import operator
+import os
+import sys
 from collections.abc import Callable
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -83,6 +86,8 @@ VIEW_LAYERS = (nn.Flatten, nn.Unflatten, nn.Identity, *DROPOUT)
 # what a tensor says about itself: sizes, which the number of images changes, and types
 SIZES = {"size", "dim", "numel", "shape", "ndim", "nelement"}
 TENSOR_TYPES = {"dtype", "device", "layout", "get_device", "is_cuda"}
+# files whose code traces a network: what is left of a stack of calls is the network's own code
+TRACING = (f"{Path(torch.__file__).parent}{os.sep}", __file__)
 # Python modules of torch's activations, and of layers with inner activations, unseen by fx
 ACTIVATION_MODULES = {layer.__module__ for layer in (nn.ReLU, nn.RNN, nn.Transformer)}
 STEPWISE = "wrap a step-wise snntorch network in mia_nb.models.snn.Stepwise"
@@ -218,12 +223,20 @@ class _Tracer(fx.Tracer):
     """Records a network's calls, without entering spiking layers; knows the current module."""
 
     where = ""  # path of the module that is being traced, for messages
-    record_stack_traces = True  # for messages that name a line
 
     def is_leaf_module(self, module: nn.Module, name: str) -> bool:
         return (
             isinstance(module, Spike) or _snntorch(module) or super().is_leaf_module(module, name)
         )
+
+    def create_node(self, kind: str, *rest: Any, **options: Any) -> fx.Node:
+        """A call, which remembers its line: fx would record the whole stack, which is deep and
+        slow to read.
+        """
+        node = super().create_node(kind, *rest, **options)
+        if kind in ("call_function", "call_method"):
+            node.meta["line"] = _line_that_is_traced()
+        return node
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
         return _Proxy(node, self)
@@ -233,6 +246,14 @@ class _Tracer(fx.Tracer):
     ) -> Any:
         self.where = self.path_of_module(module)
         return super().call_module(module, forward, args, kwargs)
+
+
+def _line_that_is_traced() -> str:
+    """The line of the network's code from which this is called: "file.py, line 7"."""
+    frame = sys._getframe()
+    while frame.f_code.co_filename.startswith(TRACING):
+        frame = frame.f_back
+    return f"{Path(frame.f_code.co_filename).name}, line {frame.f_lineno}"
 
 
 def traced(net: nn.Module) -> bool:
