@@ -333,17 +333,19 @@ def _max_rows(tables: list[pd.DataFrame]) -> pd.DataFrame:
     """
     areas = [rows_of(table, "auc")["value"].iloc[0] for table in tables]
     rows = tables[int(np.argmax(areas))].copy()
+    names = [table["attack"].iloc[0] for table in tables]
+    best = np.argmax([table["value"] for table in tables], axis=0)
+    ends = ["value", "low", "high"]
+    largest = pd.concat([table[ends] for table in tables]).groupby(level=0).max()
     picked = []
     for metric in ("auc", "advantage", "balanced_accuracy", "tpr"):
-        for row in rows.index[rows["metric"] == metric]:
-            of_attacks = pd.DataFrame([table.loc[row] for table in tables])
-            numbers = of_attacks[["value", "low", "high"]].astype(float)
-            rows.loc[row, ["value", "low", "high"]] = numbers.max()
-            if metric == "balanced_accuracy":  # it is (1 + advantage) / 2
-                continue
-            best = of_attacks["attack"].iloc[int(np.argmax(numbers["value"]))]
+        chosen = rows.index[rows["metric"] == metric]
+        rows.loc[chosen, ends] = largest.loc[chosen]
+        if metric == "balanced_accuracy":  # it is (1 + advantage) / 2
+            continue
+        for row in chosen:
             name = metric
             if metric == "tpr":
                 name = f"tpr@{rows.loc[row, 'fpr']:g}"
-            picked.append(f"{name} {in_words(best)}")
+            picked.append(f"{name} {in_words(names[best[row]])}")
     return rows.assign(attack="max", flags=f"unadjusted: {', '.join(picked)}")

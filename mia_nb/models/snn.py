@@ -189,18 +189,33 @@ def convert(
             f"histograms of {len(histograms)} sites came; this model has {len(spike_sites)}:"
             " calibrate it"
         )
-    like = next(model.parameters(), first)
+    thetas = place_thresholds(snn, histograms, fit_T, p, like=next(model.parameters(), first))
     rows = []
-    for site, histogram in zip(spike_sites, histograms, strict=True):
-        theta = fit_histogram(histogram, fit_T, p)  # of each channel, or of the layer as a whole
-        value = torch.as_tensor(theta if len(theta) > 1 else theta[0]).to(like)
-        net.get_submodule(site.name).place(value, value / 2)
+    for site, histogram, theta in zip(spike_sites, histograms, thetas, strict=True):
         about_site = {"site": site.name, "where": site.where, "kind": site.kind}
         rows.append(about_site | _quality(histogram, theta, timesteps, p))
-    snn.to(like.dtype).report = pd.DataFrame(rows)
+    snn.report = pd.DataFrame(rows)
     if reported:
         snn.report["firing_rate"] = firing_rates(snn, reported)["rate"].to_numpy()
     return snn
+
+
+def place_thresholds(
+    snn: SNN, histograms: list[Histogram], fit_T: int, p: float = 1, *, like: Tensor
+) -> list[np.ndarray]:
+    """Fit the thresholds of a network for this many time steps, and place them, with u0 = theta /
+    2, in the network itself. Returns those of each site: one per channel, or one of the layer.
+
+    like: a tensor of the network's type and device.
+    """
+    thetas = []
+    for spike, histogram in zip(snn.spikes().values(), histograms, strict=True):
+        theta = fit_histogram(histogram, fit_T, p)
+        value = torch.as_tensor(theta if len(theta) > 1 else theta[0]).to(like)
+        spike.place(value, value / 2)
+        thetas.append(theta)
+    snn.to(like.dtype)
+    return thetas
 
 
 def _quality(histogram: Histogram, theta: np.ndarray, timesteps: int, p: float) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -14,6 +13,7 @@ from mia_nb import data
 from mia_nb.arguments import Rows
 from mia_nb.checks import checked, row_numbers, whole
 from mia_nb.models import snn
+from mia_nb.models.sites import trace
 from mia_nb.training.machine import device_of, threads, useful_threads
 from mia_nb.training.plans import DTYPES
 from mia_nb.training.pool import Pool
@@ -85,20 +85,22 @@ def _rows_of_model(
     y = images.y[chosen].to(device)
     right_before = int(_right(network, x, y))
     few_members = list(member_batches(pool, images, m, TRIED, device))
+    traced, _ = trace(network, snn.Spike)
     rows = []
     for per_channel in (False, True):
         histograms = snn.calibrate(
-            network, member_batches(pool, images, m, CALIBRATION, device), per_channel=per_channel
+            traced, member_batches(pool, images, m, CALIBRATION, device), per_channel=per_channel
         )
         # thresholds come from the histograms; on the few members the network is only checked
-        convert = partial(
-            snn.convert,
+        spiking = snn.convert(
             network,
-            batches=few_members,
+            max(timesteps, default=1),
+            few_members,
+            fit_T=1,
             per_channel=per_channel,
             histograms=histograms,
         )
-        reused = _right_by_step(convert(max(timesteps, default=1), fit_T=1), x, y)
+        reused = _right_by_step(spiking, x, y)
         for T in timesteps:
             shared = {
                 "model": m,
@@ -107,7 +109,8 @@ def _rows_of_model(
                 "timesteps": T,
                 "per": "channel" if per_channel else "layer",
             }
-            refit = _right_by_step(convert(T), x, y)
+            snn.place_thresholds(spiking, histograms, T, like=x)
+            refit = _right_by_step(snn.retime(spiking, T), x, y)
             rows.append(shared | {"fit": "refit", "right": int(refit[-1])})
             if T > 1:
                 rows.append(shared | {"fit": "reused", "right": int(reused[T - 1])})

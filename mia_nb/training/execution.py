@@ -208,14 +208,11 @@ def with_strategy(plan: Plan, stacked: bool, compiled: bool) -> Plan:
     """The plan, trained stacked or not, compiled or not. Convolutional networks are channels last
     where that is possible: neither stacked nor under DP-SGD.
     """
-    network = build(plan.recipe, plan.images, 0)
-    convolutional = any(parameter.ndim == 4 for parameter in network.parameters())
-    clipped = plan.recipe.defense == "dp_sgd"
-    return plan._replace(
-        stacked=stacked,
-        channels_last=convolutional and not stacked and not clipped,
-        compiled=compiled,
-    )
+    channels_last = False
+    if not stacked and plan.recipe.defense != "dp_sgd":
+        network = build(plan.recipe, plan.images, 0)
+        channels_last = any(parameter.ndim == 4 for parameter in network.parameters())
+    return plan._replace(stacked=stacked, channels_last=channels_last, compiled=compiled)
 
 
 def _is_small(plan: Plan) -> bool:
