@@ -55,7 +55,7 @@ MORE = {
         "recipe": {"batch": 30, "epochs": 2, "snapshots": [1]},
         "along": 1,
     },
-    "11_worst_case": {"recipe": {"num_models": 8}, "share": 0.2},
+    "11_worst_case": {"recipe": {"num_models": 8}, "share": 0.3},
 }
 # lists whose length is a size
 LISTS = {
@@ -67,9 +67,10 @@ LISTS = {
     "snapshots": [1, 2],
 }
 ONE_DRAW = {"samples": 1}  # of a random surrogate gradient
-IMAGES = 120
+IMAGES = 80  # of which each model trains on 20, two batches an epoch
+SPIKING = 120  # for presets that convert: after fewer steps some neurons never fire
 FEWER = 60
-COLOURED = f"synthetic:classes=10,n={IMAGES + 40},size=8,channels=3,noise=1"
+COLOURED = f"synthetic:classes=10,n={SPIKING + 40},size=8,channels=3,noise=1"
 
 BREAK = """
 from mia_nb import plots
@@ -97,10 +98,10 @@ def stand_in() -> str:
     path = Path(tempfile.mkdtemp()) / "coloured.npz"
     np.savez(
         path,
-        train_images=x[:IMAGES],
-        train_labels=y[:IMAGES],
-        test_images=x[IMAGES:],
-        test_labels=y[IMAGES:],
+        train_images=x[:SPIKING],
+        train_labels=y[:SPIKING],
+        test_images=x[SPIKING:],
+        test_labels=y[SPIKING:],
     )
     return str(path)
 
@@ -160,14 +161,19 @@ def toy(name: str, value: Any, sizes: dict[str, set]) -> Any:
     return value
 
 
-def toys(preset: str) -> list[notebooks.Step]:
+@functools.cache
+def toys(preset: str) -> tuple[notebooks.Step, ...]:
     """The steps of a preset at a small size; those of a paper read the files of published data."""
     sizes = defaultdict(set)
     for step in notebooks.read_preset(preset, [FOLDER]):
         found("", step.get("parameters", {}), sizes)
+    whole = notebooks.plan("all", preset, [], [FOLDER])
+    converts = any(step.notebook.stem == "02_convert" for step in whole)
     steps = []
-    for step in notebooks.plan("all", preset, [], [FOLDER]):
+    for step in whole:
         small = toy("", step.parameters, sizes)
+        if converts and "source" in small:
+            small["source"]["limit"] = SPIKING
         for name, value in MORE.get(step.notebook.stem, {}).items():
             small[name] = small[name] | value if isinstance(value, dict) else value
         if preset.startswith("paper"):
@@ -178,7 +184,7 @@ def toys(preset: str) -> list[notebooks.Step]:
             if small["recipe"]["snapshots"]:
                 small["recipe"]["snapshots"] = [1]  # and the last epoch
         steps.append(step._replace(parameters=small))
-    return steps
+    return tuple(steps)
 
 
 def without_sizes(name: str, value: Any) -> Any:
