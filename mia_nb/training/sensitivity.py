@@ -53,6 +53,7 @@ def sensitivity(pool: Pool) -> pd.DataFrame:
 def _rows(pool: Pool, m: int, x: torch.Tensor) -> list[dict]:
     """A row per block of one model."""
     module = set_noise(pool.model(m), False)
+    module.requires_grad_(False)  # Jacobians are those in h alone
     rows = []
     blocks = list(flow_blocks(module))
     if not blocks:
