@@ -32,7 +32,12 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def converted(folder) -> Run:
     return Run(
-        "02_convert", folder / "results", folder / "convert.ipynb", direct={"epochs": 3}, **SIZE
+        "02_convert",
+        folder / "results",
+        folder / "convert.ipynb",
+        direct={"epochs": 3},
+        answer=True,
+        **SIZE,
     )
 
 

@@ -53,7 +53,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def swept(folder) -> Run:
-    return Run("04_dropout_sweep", folder / "results", folder / "swept.ipynb", **SIZE)
+    return Run("04_dropout_sweep", folder / "results", folder / "swept.ipynb", answer=True, **SIZE)
 
 
 @pytest.fixture(scope="module")

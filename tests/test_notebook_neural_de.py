@@ -62,7 +62,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def compared(folder) -> Run:
-    return Run("09_neural_de", folder / "results", folder / "compared.ipynb", **SIZE)
+    return Run("09_neural_de", folder / "results", folder / "compared.ipynb", answer=True, **SIZE)
 
 
 @pytest.fixture(scope="module")

@@ -51,7 +51,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def ran(folder) -> Run:
-    return Run("05_nsde_privacy", folder / "results", folder / "out.ipynb", **SIZE)
+    return Run("05_nsde_privacy", folder / "results", folder / "out.ipynb", answer=True, **SIZE)
 
 
 @pytest.fixture(scope="module")

@@ -37,7 +37,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(folder) -> Run:
-    return Run("10_recipes", folder / "results", folder / "recipes.ipynb", **SIZE)
+    return Run("10_recipes", folder / "results", folder / "recipes.ipynb", answer=True, **SIZE)
 
 
 @pytest.fixture(scope="module")

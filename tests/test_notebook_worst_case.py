@@ -36,7 +36,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(folder) -> Run:
-    return Run("11_worst_case", folder / "results", folder / "worst.ipynb", **SIZE)
+    return Run("11_worst_case", folder / "results", folder / "worst.ipynb", answer=True, **SIZE)
 
 
 @pytest.fixture(scope="module")
