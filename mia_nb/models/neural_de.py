@@ -266,18 +266,25 @@ class FlowBlock(nn.Module):
         """h(t0 + T) (B, out_channels, H, W); noise from the generator, else from torch's global
         one.
         """
+        return self.solutions(h, 1, generator)[0]
+
+    def solutions(
+        self, h: Tensor, number: int, generator: torch.Generator | None = None
+    ) -> list[Tensor]:
+        """This number of results of `forward` for the same states, one after another."""
         self._check_gradients_per_sample()
         h = self.entering(h)
         if self.order == 2:
             v = torch.zeros_like(h) if self.start is None else self.start(h)
             h = torch.cat([h, v], 1)
         field = self.field
-        # the scales are computed once a solution, not once a step
+        # the scales are computed once, not once a step
         if self.drift.lipschitz is not None:
             field = partial(self.field, scales=self.drift.scales(h.shape[-2:]))
         k = self.k if self.adds_noise() else 0.0
-        h = integrate(field, h, **self.solver, k=k, generator=generator)
-        return h.chunk(2, 1)[0] if self.order == 2 else h
+        solve = partial(integrate, field, h, **self.solver, k=k, generator=generator)
+        ends = [solve() for _ in range(number)]
+        return [end.chunk(2, 1)[0] for end in ends] if self.order == 2 else ends
 
     def entering(self, h: Tensor) -> Tensor:
         """The state at t0: h, clipped and with its extra channels."""

@@ -306,7 +306,7 @@ def _states_and_labels(
     h = torch.cat([embedded[members], torch.zeros(empty, *embedded.shape[1:])])
     noise = torch.Generator().manual_seed(mix(training, "states"))
     neural_de.set_noise(network, True)
-    states = torch.stack([network.flow(h, noise).flatten(1) for _ in range(args["releases"])])
+    states = torch.stack(network.flow.solutions(h, args["releases"], noise)).flatten(2)
     neural_de.set_noise(network, None)
     coins = np.random.default_rng(mix(training, "labels"))
     labels = randomised(images.y[members].numpy(), classes, args["keep"], coins)
