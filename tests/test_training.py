@@ -648,10 +648,27 @@ def test_a_pool_killed_twice_with_its_workers_ends_with_the_bytes_of_one_never_k
 
 
 @pytest.mark.slow
-def test_two_runs_of_one_pool_share_the_work_and_train_no_model_twice(tmp_path, never_killed):
-    both = [start(tmp_path) for _ in range(2)]
-    assert [p.wait() for p in both] == [0, 0]
-    (shared,) = tmp_path.glob("pool-*")
+def test_two_runs_of_one_pool_share_the_work_and_train_no_model_twice(
+    images, tmp_path, never_killed, monkeypatch
+):
+    other = None
+    real = loop.Group.epoch
+
+    def epoch(group, *args):
+        """One of this run's first unit, begun when the other run, which finds that unit locked, has
+        trained the second.
+        """
+        nonlocal other
+        if other is None:
+            other = start(tmp_path)
+            while not list(tmp_path.glob(f"pool-*/{weights_name(3)}")):
+                assert other.poll() is None, "it ended before the work was done"
+                time.sleep(0.05)
+        return real(group, *args)
+
+    monkeypatch.setattr(loop.Group, "epoch", epoch)
+    shared = train(LONGER, images, tmp_path, strategy=PAIRS).folder.path
+    assert other.wait() == 0
     assert digests(shared) == never_killed
     lines = (shared / "manifest.jsonl").read_text()
     assert [lines.count(f'"{weights_name(m)}"') for m in range(4)] == [1] * 4
