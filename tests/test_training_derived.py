@@ -469,7 +469,7 @@ def test_the_window_of_the_surrogate_narrows_with_the_time_steps_where_widths_ar
 @pytest.mark.slow
 def test_fine_tuning_a_conversion_repairs_what_one_time_step_lost_on_digits(tmp_path):
     images = data.load("digits")
-    ann = train(Recipe(num_models=2, epochs=10), images, tmp_path, strategy="auto")
+    ann = train(Recipe(num_models=2, epochs=6), images, tmp_path, strategy="auto")
     x = data.normalise(images.x, images.mean, images.std)
 
     def accuracy(pool):
@@ -477,7 +477,7 @@ def test_fine_tuning_a_conversion_repairs_what_one_time_step_lost_on_digits(tmp_
             right = np.stack([(pool.model(m)(x).argmax(1) == images.y).numpy() for m in range(2)])
         return right[~pool.member].mean()
 
-    hybrid = training.hybrid_pools(ann, images, timesteps=2, epochs=4, progress=False)
+    hybrid = training.hybrid_pools(ann, images, timesteps=2, epochs=(2, 1), progress=False)
     converted = accuracy(hybrid[1].parent)
     assert (
         accuracy(hybrid[1]) > converted + 0.02
