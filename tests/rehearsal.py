@@ -17,7 +17,8 @@ from mia_nb.querying import query
 from mia_nb.training import clipped, execution, plans
 from mia_nb.types import Recipe
 
-SMALL = {"num_models": 2, "epochs": 2, "batch": 16, "lr": 0.05, "dtype": "float32"}
+# two epochs of two steps: the first of each makes something, the second finds it
+SMALL = {"num_models": 2, "epochs": 2, "batch": 30, "lr": 0.05, "dtype": "float32"}
 SNN = {"model": "snn", "model_args": {"base": "tinycnn", "base_args": {"width": 8}, "timesteps": 2}}
 SPIKING = {
     "model": "snn",
@@ -48,6 +49,18 @@ def images():
     return data.load("synthetic:classes=4,n=160,size=16,channels=3,seed=1")
 
 
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """Results of tests that ask for a pool and not for its training: each is trained once."""
+    return tmp_path_factory.mktemp("results")
+
+
+def narrow(images, root):
+    """A pool of two narrow networks."""
+    recipe = Recipe(**{**SMALL, "model_args": {"width": 4}})
+    return training.train_pool(recipe, images, root=root, device="cuda", progress=False)
+
+
 def plan_of(images, options, strategy="plain"):
     """A training of two models on the pretended device, with its group."""
     there = images._replace(x=images.x.cuda(), y=images.y.cuda())
@@ -59,15 +72,6 @@ def plan_of(images, options, strategy="plain"):
     plan = plans.Plan(recipe, there, member, device)
     plan = execution.with_strategy(plan, stacked=strategy != "plain", compiled=False)
     return clipped.group_of(plan, list(range(models or 1)))
-
-
-def counted_epoch(group):
-    """What an epoch of six steps does, after one that makes the optimiser's state."""
-    group.epoch(0, [])
-    with fakecuda.counted() as seen:
-        group.epoch(1, [])
-    assert not seen.races, seen.table()
-    return seen
 
 
 @pytest.mark.parametrize("name", [name for name in FAMILIES if name not in PLANNED])
@@ -131,9 +135,8 @@ def test_an_augmentation_is_made_on_the_device(images, tmp_path, augment):
         {"temperature": 2.0, "output": "rounding"},
     ],
 )
-def test_a_query_runs_on_the_device(images, tmp_path, options):
-    recipe = Recipe(**{**SMALL, "model_args": {"width": 4}})
-    pool = training.train_pool(recipe, images, root=tmp_path, device="cuda", progress=False)
+def test_a_query_runs_on_the_device(images, root, options):
+    pool = narrow(images, root)
     signals = query(pool, images, device="cuda", progress=False, **options)
     assert np.isfinite(signals.margin).all()
 
@@ -149,17 +152,17 @@ def test_a_query_runs_on_the_device(images, tmp_path, options):
     ],
 )
 def test_how_often_a_query_waits_depends_on_neither_queries_nor_images(
-    images, tmp_path, monkeypatch, name, options
+    images, root, monkeypatch, name, options
 ):
     recipe = Recipe(**{**SMALL, **FAMILIES[name][0]})
     pool = training.train_pool(
-        recipe, images, root=tmp_path, device="cuda", strategy="plain", progress=False
+        recipe, images, root=root, device="cuda", strategy="plain", progress=False
     )
     # it may not spike yet
     monkeypatch.setattr(querying.signals, "check_outputs", lambda *_: None)
     more = data.load("synthetic:classes=4,n=700,size=16,channels=3,seed=1")
     waits = []
-    for shown, queries in ((images, 2 if options else 1), (more, 5 if options else 1)):
+    for shown, queries in ((images, 2 if options else 1), (more, 3 if options else 1)):
         with fakecuda.counted() as seen:
             query(pool, shown, queries=queries, batch=256, device="cuda", progress=False, **options)
         assert not seen.races and not seen.total("pageable"), seen.table()
@@ -171,9 +174,8 @@ def test_how_often_a_query_waits_depends_on_neither_queries_nor_images(
     assert waits[0] == waits[1], seen.table()
 
 
-def test_conversion_and_hybrid_training_run_on_the_device(images, tmp_path):
-    recipe = Recipe(**{**SMALL, "model_args": {"width": 4}})
-    pool = training.train_pool(recipe, images, root=tmp_path, device="cuda", progress=False)
+def test_conversion_and_hybrid_training_run_on_the_device(images, root):
+    pool = narrow(images, root)
     tuned = training.hybrid_pools(
         pool, images, timesteps=2, epochs=1, device="cuda", progress=False
     )
@@ -183,9 +185,10 @@ def test_conversion_and_hybrid_training_run_on_the_device(images, tmp_path):
 
 def test_a_killed_training_goes_on_to_the_same_bytes(images, tmp_path):
     recipe = Recipe(**{**SMALL, "model_args": {"width": 4}, "num_models": 4})
-    whole = training.train_pool(recipe, images, root=tmp_path / "a", device="cuda", progress=False)
-    begun = training.train_pool(recipe, images, root=tmp_path / "b", device="cuda", progress=False)
-    begun.folder.remove(begun.weights_name(3))
-    again = training.train_pool(recipe, images, root=tmp_path / "b", device="cuda", progress=False)
-    for name, tensor in whole.state(3).items():
-        assert torch.equal(again.state(3)[name], tensor)
+    pool = training.train_pool(recipe, images, root=tmp_path, device="cuda", progress=False)
+    whole = pool.state(3)
+    pool.folder.remove(pool.weights_name(3))
+    again = training.train_pool(recipe, images, root=tmp_path, device="cuda", progress=False)
+    found = again.state(3)
+    for name, tensor in whole.items():
+        assert torch.equal(found[name], tensor)
