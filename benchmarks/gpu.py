@@ -94,7 +94,7 @@ def small(recipe: dict) -> dict:
     """The recipe at toy size."""
     given = recipe.get("model_args", {})
     if recipe["model"] == "snn":
-        return {**recipe, "model_args": {**given, "base_args": {"width": 8}}}
+        return {**recipe, "model_args": {**given, "base_args": {"width": 8}, "timesteps": 2}}
     steps = {"steps": 2} if recipe["model"] in ("odenet", "sdenet") else {}
     return {**recipe, "model_args": {**given, "width": 8, **steps}}
 
@@ -497,7 +497,7 @@ def accuracies(pool: training.pool.Pool, run: Run) -> tuple[object, dict]:
 
 def sixteen(run: Run) -> None:
     """Part 3."""
-    pool, minutes = run.pool(POOLS["resnet18"])
+    pool, minutes = run.pool(POOLS["resnet18"], num_models=2)
     models, recipe = len(pool.member), pool.recipe
     rate = pool.member.sum() * recipe.epochs / (60 * minutes)
     _, found = accuracies(pool, run)
