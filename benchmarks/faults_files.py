@@ -89,17 +89,17 @@ def picture(image: Image.Image, form: str = "PNG", **how) -> bytes:
     return buffer.getvalue()
 
 
-def plain_png(side: int) -> bytes:
-    """A black picture, made without holding its pixels."""
+def plain_png(side: int, *, grey: bool = False) -> bytes:
+    """A black picture, made without holding its pixels: of three bytes each, or of a bit if grey."""
 
     def chunk(kind: bytes, body: bytes) -> bytes:
         return (
             struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
         )
 
-    packer, row = zlib.compressobj(1), b"\0" * (1 + side * 3)
+    packer, row = zlib.compressobj(1), b"\0" * (1 + (-(-side // 8) if grey else side * 3))
     body = b"".join(packer.compress(row) for _ in range(side)) + packer.flush()
-    head = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+    head = struct.pack(">IIBBBBB", side, side, *((1, 0) if grey else (8, 2)), 0, 0, 0)
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", body) + chunk(b"IEND", b"")
 
 
@@ -123,7 +123,7 @@ def folders() -> dict[str, tuple]:
         pass
 
     rgb, frame = picture(Image.new("RGB", (4, 4))), Image.new("P", (4, 4))
-    large, larger = plain_png(13_000), plain_png(30_000)
+    large, larger = plain_png(13_000), plain_png(30_000, grey=True)
     bad = {
         "a truncated picture": put("x.png", rgb[:40]),
         "an empty picture": put("x.png", b""),

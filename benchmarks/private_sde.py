@@ -383,7 +383,8 @@ def main() -> None:
     warnings.filterwarnings("ignore", message=".*equal another.*")
     with tempfile.TemporaryDirectory() as folder, report("Stored states", args.quick):
         root = args.root or Path(folder)
-        images = data.load(args.images, limit=args.limit)
+        limit = args.limit or (500 if args.quick else None)
+        images = data.load(args.images, limit=limit)
         public, private = by_class(images) if args.classes else halves(images)
         network = (
             {"model_args": FAST, **TRAINED} if args.images != "digits" else {"model_args": SMALL}

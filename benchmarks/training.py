@@ -269,6 +269,20 @@ def show(rates: dict, compiling: dict, left: list[str]) -> None:
         print(f"Not begun, the time was up: {', '.join(left)}.")
 
 
+def in_fresh_process(option: str, jobs: list[list]) -> list:
+    """What this script, started with the option, answers to each of the jobs."""
+    command = [sys.executable, __file__, option, json.dumps(jobs)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return [json.loads(line) for line in done.stdout.splitlines()[-len(jobs) :]]
+
+
+def processes(kinds: list, quick: bool) -> list[list]:
+    """Which kinds of a job share a process: none, or at toy size, where loading torch takes longer
+    than what is measured, all.
+    """
+    return [kinds] if quick else [[kind] for kind in kinds]
+
+
 def train_whole(name: str, way: str, quick: bool, started: float) -> None:
     """In a fresh process: train a whole pool, print [seconds since the process began, test accuracy
     of each model, how].
@@ -339,11 +353,10 @@ def pools(args) -> None:
         recipe = shortened(recipe) if args.quick else recipe
         found: dict[str, list] = {way: [] for way in (*(WAYS[:1] if args.quick else WAYS), "ours")}
         for _ in range(args.rounds):
-            for way, answers in found.items():
-                words = json.dumps([name, way, args.quick, time.time()])
-                command = [sys.executable, __file__, "--whole", words]
-                done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-                answers.append(json.loads(done.stdout.splitlines()[-1]))
+            for ways in processes(list(found), args.quick):
+                jobs = [[name, way, args.quick, time.time()] for way in ways]
+                for way, answer in zip(ways, in_fresh_process("--whole", jobs), strict=True):
+                    found[way].append(answer)
         base, title = (
             found["dataset"],
             f"{name}, {recipe.num_models} models, epochs: {recipe.epochs}",
@@ -441,13 +454,12 @@ def memory(args) -> None:
     """The table of steps with memory given back and kept."""
     rows = []
     for name in FAMILIES[:1] if args.quick else FAMILIES:
-        seconds = {False: [], True: []}
+        seconds: dict[bool, list[float]] = {False: [], True: []}
         for _ in range(args.rounds):
-            for keep, times in seconds.items():
-                words = json.dumps([name, keep, 1 if args.quick else 3, args.quick])
-                command = [sys.executable, __file__, "--step", words]
-                ran = subprocess.run(command, capture_output=True, text=True, check=True)
-                times.append(float(ran.stdout))
+            for ways in processes(list(seconds), args.quick):
+                jobs = [[name, keep, 1 if args.quick else 3, args.quick] for keep in ways]
+                for keep, answer in zip(ways, in_fresh_process("--step", jobs), strict=True):
+                    seconds[keep].append(answer)
         given_back, kept = (statistics.median(times) for times in seconds.values())
         rows.append([name, f"{given_back:.2f}", f"{kept:.2f}", f"{given_back / kept:.2f}"])
     table(["family", "given back, s", "kept, s", "ratio"], rows)
@@ -472,10 +484,10 @@ def main() -> None:
     args = parser.parse_args()
     if args.child:
         return child(args.child)
-    if args.whole:
-        return train_whole(*json.loads(args.whole))
-    if args.step:
-        return step_seconds(*json.loads(args.step))
+    if args.whole or args.step:
+        for job in json.loads(args.whole or args.step):
+            train_whole(*job) if args.whole else step_seconds(*job)
+        return None
     if args.quick:
         args.rounds, args.seconds, args.threads, args.nets = 1, 0.05, 1, args.nets or ["TinyCNN"]
     os.environ["PYTHONPATH"] = os.pathsep.join(
