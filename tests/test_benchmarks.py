@@ -145,16 +145,17 @@ def test_gpu_reads_an_archive_of_class_folders_as_the_folder(tmp_path, suffix):
     assert there.digest == data.load(tmp_path / "pets", data_root=tmp_path).digest
 
 
-def test_gpu_refuses_in_one_line_where_there_is_none():
+def test_gpu_refuses_in_one_line_where_there_is_none(tmp_path, monkeypatch, capsys):
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():
         pytest.skip("there is a GPU")
-    done = subprocess.run([sys.executable, str(FOLDER / "gpu.py")], capture_output=True, text=True)
-    assert (
-        done.returncode == 2
-        and done.stdout.count("\n") == 1
-        and "--device cpu --toy" in done.stdout
-    )
+    import gpu
+
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "--out", str(tmp_path / "out")])
+    assert gpu.main() == 2
+    printed = capsys.readouterr().out
+    assert printed.count("\n") == 1 and "--device cpu --toy" in printed
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_run_goes_on_after_a_failure_and_says_so(tmp_path, monkeypatch, capsys):
