@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from mia_nb.report.markup import PICTURES, PLOTLY, html_of
@@ -15,7 +16,7 @@ DRAWN_BY = re.compile(r"\b(?:plots|widgets|workshop|mia)\.\w+(?=\()")  # a call 
 PRINTED = re.compile(r'<pre class="stdout">(.*?)</pre>', re.DOTALL)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Part:
     """A notebook's part of the page. Anchor, title, question and failed figures are plain text; the
     other texts are HTML.
@@ -32,6 +33,7 @@ class Part:
     rest: str
 
 
+@lru_cache(maxsize=32)  # a run writes its report anew after each of its notebooks
 def part_of(anchor: str, path: Path, content: bytes) -> Part:
     """A notebook's part of the page.
 
