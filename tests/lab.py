@@ -52,6 +52,8 @@ SHOWN = "window.jupyterapp?.shell?.currentWidget"
 READY = f"{SHOWN}?.content?.model?.cells?.length > 0 && {SHOWN}.context.path === "
 IDLE = "window.jupyterapp.shell.currentWidget.sessionContext.session?.kernel?.status === 'idle'"
 RUN_ALL = "window.jupyterapp.commands.execute('notebook:run-all-cells')"
+# without asking whether to save; a closed notebook leaves nothing of its outputs in the page
+CLOSE_ALL = "[...window.jupyterapp.shell.widgets('main')].forEach(one => one.dispose())"
 CELLS = """() => window.jupyterapp.shell.currentWidget.content.widgets.filter(c => c.model.type === 'code').map(c => ({
     done: !c.model.sharedModel.getSource().trim() || (c.model.executionCount > 0 && !c.promptNode.innerText.includes('*')),
     outputs: [...Array(c.model.outputs.length).keys()].map(i => c.model.outputs.get(i).toJSON())}))"""
@@ -211,8 +213,17 @@ def end_kernels(server: Server) -> None:
 
 
 def open_notebook(page, server: Server, name: str, *, dark: bool = False) -> None:
-    """A notebook below the server's root with its kernel, as the only one that is open."""
-    page.goto(f"{server.address}/lab/tree/{name}?reset&token={TOKEN}")
+    """A notebook below the server's root with its kernel, as the only one that is open. A page that
+    shows this server's JupyterLab already is not loaded again.
+    """
+    page.emulate_media(color_scheme="dark" if dark else "light")
+    if page.url.startswith(f"{server.address}/lab"):
+        page.evaluate(CLOSE_ALL)
+        page.evaluate(
+            f"window.jupyterapp.commands.execute('docmanager:open', {{path: {json.dumps(name)}}})"
+        )
+    else:
+        page.goto(f"{server.address}/lab/tree/{name}?reset&token={TOKEN}")
     page.wait_for_function(READY + json.dumps(name), timeout=60_000)
     theme = f"JupyterLab {'Dark' if dark else 'Light'}"
     page.evaluate(
@@ -260,15 +271,17 @@ def live_notebook(
     *,
     dark: bool = False,
     kernel: str = "python3",
+    watched: Watched | None = None,
 ) -> Iterator[tuple]:
     """A notebook of these cells, run live and drawn; yields (page, external requests, errors, its
-    path).
+    path). It is opened in a page of its own, or in the `watched` one.
     """
     path = server.root / name / "live.ipynb"
     write_notebook(path, cells, kernel)
-    with fresh_page(browser, dark=dark) as (page, external, errors):
+    place = contextlib.nullcontext(watched) if watched else fresh_page(browser, dark=dark)
+    with place as (page, external, errors):
         open_notebook(page, server, f"{name}/live.ipynb", dark=dark)
-        page.evaluate("window.jupyterapp.commands.execute('application:toggle-left-area')")
+        page.evaluate("window.jupyterapp.shell.collapseLeft()")
         outputs = run_all(page)
         assert [output for output in outputs if output["output_type"] == "error"] == []
         page.wait_for_function(

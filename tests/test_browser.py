@@ -1,7 +1,9 @@
 """What a person sees: notebooks and explorers in JupyterLab, the dashboard and the offline report,
 in a real Chromium.
 
-All in one file, whose tests share one JupyterLab and one Chromium; each has a page of its own.
+All in one file, whose tests share one JupyterLab and one Chromium. Notebooks are opened one after
+another in one page, as a reader opens them, for loading JupyterLab takes longer than most of them;
+every other test has a page of its own.
 """
 
 from __future__ import annotations
@@ -60,6 +62,22 @@ def server(_jupyter_lab):
     """JupyterLab, without kernels of the test before."""
     yield _jupyter_lab
     lab.end_kernels(_jupyter_lab)
+
+
+@pytest.fixture(scope="module")
+def _page_of_notebooks(browser):
+    with lab.fresh_page(browser) as watched:
+        yield watched
+
+
+@pytest.fixture
+def watched(server, _page_of_notebooks):
+    """The page of JupyterLab, without notebooks, requests and errors of the test before."""
+    page, external, errors = _page_of_notebooks
+    external.clear()
+    errors.clear()
+    yield _page_of_notebooks
+    page.evaluate(lab.CLOSE_ALL)
 
 
 def small_run(folder: Path, preset: str, small: list[str]) -> store.Folder:
@@ -212,31 +230,31 @@ def test_the_report_of_a_run_draws_every_figure_of_its_notebooks(tour, browser):
         assert page.evaluate("document.querySelector('#verdict').offsetHeight") < 900
 
 
-def shows(notebook: Path, server: lab.Server, browser, *, rerun: bool) -> None:
+def shows(notebook: Path, server: lab.Server, watched: lab.Watched, *, rerun: bool) -> None:
     """A stored notebook is drawn, and executed again draws as many figures; as figures, not as
     explorers.
     """
     stored = stored_figures(notebook)
     assert stored > 0
     copy_with_environment(notebook, server.root / "rerun" / notebook.name, MIA_NB_MODE="batch")
-    with lab.fresh_page(browser) as (page, external, errors):
-        lab.open_notebook(page, server, f"rerun/{notebook.name}")
+    page, external, errors = watched
+    lab.open_notebook(page, server, f"rerun/{notebook.name}")
+    lab.wait_for_figures(page, stored)
+    if rerun:
+        outputs = lab.run_all(page)
+        assert [output for output in outputs if output["output_type"] == "error"] == []
+        assert figures_in(outputs) == stored
         lab.wait_for_figures(page, stored)
-        if rerun:
-            outputs = lab.run_all(page)
-            assert [output for output in outputs if output["output_type"] == "error"] == []
-            assert figures_in(outputs) == stored
-            lab.wait_for_figures(page, stored)
-        assert (external, errors) == ([], [])
+    assert (external, errors) == ([], [])
 
 
 # that a kernel of JupyterLab does what papermill's did is seen on a notebook that trains and, in the
 # next test, on the explorers; that the figures of all others can be drawn, in the report
 @pytest.mark.parametrize(("name", "rerun"), [("01_train.ipynb", True), ("08_explore.ipynb", False)])
 def test_an_executed_notebook_shows_and_reruns_in_jupyterlab_without_error_or_request(
-    tour, name, rerun, server, browser
+    tour, name, rerun, server, watched
 ):
-    shows(tour.path / name, server, browser, rerun=rerun)
+    shows(tour.path / name, server, watched, rerun=rerun)
 
 
 MOVED = {  # tab: which of its sliders to move, by keyboard alone
@@ -259,47 +277,47 @@ WORDS = (
 )
 
 
-def test_every_explorer_answers_to_keyboard_and_click_in_jupyterlab(tour, server, browser):
+def test_every_explorer_answers_to_keyboard_and_click_in_jupyterlab(tour, server, watched):
     name = "explore/08_explore.ipynb"
     copy_with_environment(
         NOTEBOOKS / "08_explore.ipynb", server.root / name, MIA_NB_HOME=str(tour.path.parents[1])
     )
-    with lab.fresh_page(browser) as (page, external, errors):
-        lab.open_notebook(page, server, name)
-        outputs = lab.run_all(page)
-        assert [output for output in outputs if output["output_type"] == "error"] == []
-        tabs = page.locator(".jupyter-widget-tab > .lm-TabBar .lm-TabBar-tab")
-        assert tabs.all_inner_texts() == list(MOVED)
-        for number, (title, handle) in enumerate(MOVED.items()):
-            tabs.nth(number).click()
-            page.wait_for_function(f"{WORDS}?.startsWith({json.dumps(title)})", timeout=60_000)
-            page.wait_for_function(
-                f"{SHOWN}.length > 0 && {SHOWN}.every(p => p.dataset.drawn)", timeout=60_000
-            )
-            before = page.evaluate(WORDS)
-            assert before.startswith(title)
-            drawn = page.evaluate(f"{SHOWN}.map(p => p.dataset.drawn)")
-            if handle is not None:
-                page.locator(".noUi-handle:visible").nth(handle).focus()
-                page.keyboard.press("ArrowLeft")
-            elif title == "Run comparison":
-                page.locator("input[type=checkbox]:visible").nth(2).focus()
-                page.keyboard.press("Space")
-            else:
-                page.locator("input[type=number]:visible").fill("7")
-                page.keyboard.press("Enter")
-            page.wait_for_function(
-                f"JSON.stringify({SHOWN}.map(p => p.dataset.drawn)) !="
-                f" '{json.dumps(drawn, separators=(',', ':'))}'"
-            )
-            assert page.evaluate(WORDS).startswith(title)
-        tabs.nth(1).click()
-        page.wait_for_function(f"{WORDS}?.startsWith('One sample')")
-        image = f"{SHOWN}[2].data[0].source"
-        picture = page.evaluate(image)
-        lab.click_point(page, *page.evaluate(POINT.format(plot=f"{SHOWN}[0]")))
-        page.wait_for_function(f"{image} !== {json.dumps(picture)}", timeout=20_000)
-        assert (external, errors) == ([], [])
+    page, external, errors = watched
+    lab.open_notebook(page, server, name)
+    outputs = lab.run_all(page)
+    assert [output for output in outputs if output["output_type"] == "error"] == []
+    tabs = page.locator(".jupyter-widget-tab > .lm-TabBar .lm-TabBar-tab")
+    assert tabs.all_inner_texts() == list(MOVED)
+    for number, (title, handle) in enumerate(MOVED.items()):
+        tabs.nth(number).click()
+        page.wait_for_function(f"{WORDS}?.startsWith({json.dumps(title)})", timeout=60_000)
+        page.wait_for_function(
+            f"{SHOWN}.length > 0 && {SHOWN}.every(p => p.dataset.drawn)", timeout=60_000
+        )
+        before = page.evaluate(WORDS)
+        assert before.startswith(title)
+        drawn = page.evaluate(f"{SHOWN}.map(p => p.dataset.drawn)")
+        if handle is not None:
+            page.locator(".noUi-handle:visible").nth(handle).focus()
+            page.keyboard.press("ArrowLeft")
+        elif title == "Run comparison":
+            page.locator("input[type=checkbox]:visible").nth(2).focus()
+            page.keyboard.press("Space")
+        else:
+            page.locator("input[type=number]:visible").fill("7")
+            page.keyboard.press("Enter")
+        page.wait_for_function(
+            f"JSON.stringify({SHOWN}.map(p => p.dataset.drawn)) !="
+            f" '{json.dumps(drawn, separators=(',', ':'))}'"
+        )
+        assert page.evaluate(WORDS).startswith(title)
+    tabs.nth(1).click()
+    page.wait_for_function(f"{WORDS}?.startsWith('One sample')")
+    image = f"{SHOWN}[2].data[0].source"
+    picture = page.evaluate(image)
+    lab.click_point(page, *page.evaluate(POINT.format(plot=f"{SHOWN}[0]")))
+    page.wait_for_function(f"{image} !== {json.dumps(picture)}", timeout=20_000)
+    assert (external, errors) == ([], [])
 
 
 SOURCE = """
@@ -340,10 +358,10 @@ def moves_and_saves(page, notebook: Path, within: float) -> None:
 
 
 def test_the_threshold_moves_by_keyboard_and_paints_in_time_at_fifty_thousand_samples(
-    server, browser
+    server, browser, watched
 ):
     cells = [SOURCE.format(samples=50_000), "widgets.scores(found)"]
-    with lab.live_notebook(server, browser, "big", cells, dark=True) as (
+    with lab.live_notebook(server, browser, "big", cells, dark=True, watched=watched) as (
         page,
         external,
         errors,
@@ -375,10 +393,12 @@ def drags(page) -> None:
 
 
 def test_an_explorer_is_dragged_downloads_what_it_shows_and_is_saved_with_every_picture_and_plotly_once(
-    server, browser
+    server, browser, watched
 ):
     cells = [SOURCE.format(samples=2_000), "widgets.scores(found)"]
-    with lab.live_notebook(server, browser, "scores", cells, kernel=lab.FORKED) as (
+    with lab.live_notebook(
+        server, browser, "scores", cells, kernel=lab.FORKED, watched=watched
+    ) as (
         page,
         external,
         errors,
@@ -421,9 +441,9 @@ GAME = [
 SENTENCE = f"{SENTENCES}.join(' | ')"
 
 
-def test_the_game_is_played_in_jupyterlab(server, browser):
+def test_the_game_is_played_in_jupyterlab(server, browser, watched):
     """A participant at a laptop: predicts with the keyboard, accuses by a click, is scored."""
-    with lab.live_notebook(server, browser, "game", GAME, kernel=lab.FORKED) as (
+    with lab.live_notebook(server, browser, "game", GAME, kernel=lab.FORKED, watched=watched) as (
         page,
         external,
         errors,
@@ -507,26 +527,26 @@ def test_the_dashboard_shows_explorers_without_code_and_asks_nothing_of_the_netw
 
 
 @contextlib.contextmanager
-def run_in_lab(server: lab.Server, browser, name: str, cells: list[str], figures: int):
+def run_in_lab(server: lab.Server, watched: lab.Watched, name: str, cells: list[str], figures: int):
     """A notebook of these cells, run without an error, with so many figures drawn; its page."""
     lab.write_notebook(server.root / name / "live.ipynb", cells)
-    with lab.fresh_page(browser) as (page, external, errors):
-        lab.open_notebook(page, server, f"{name}/live.ipynb")
-        outputs = lab.run_all(page, timeout=300)
-        failed = [output for output in outputs if output["output_type"] == "error"]
-        assert [output["evalue"] for output in failed] == []
-        lab.wait_for_figures(page, figures)
-        yield page
-        assert (external, errors) == ([], [])
+    page, external, errors = watched
+    lab.open_notebook(page, server, f"{name}/live.ipynb")
+    outputs = lab.run_all(page, timeout=300)
+    failed = [output for output in outputs if output["output_type"] == "error"]
+    assert [output["evalue"] for output in failed] == []
+    lab.wait_for_figures(page, figures)
+    yield page
+    assert (external, errors) == ([], [])
 
 
 def test_the_readme_runs_from_top_to_bottom_as_a_notebook_and_shows_what_its_lines_end_in(
-    server, browser
+    server, watched
 ):
     readers = "from test_readme import readers_own\nglobals().update(readers_own())"
     lines = [cell for block in CODE["README.md"] for cell in statements_of(block)]
     cells = [readers, *lines, "mia.audit(model, train, test)"]  # printed above, displayed here
-    with run_in_lab(server, browser, "readme", cells, figures=3) as page:
+    with run_in_lab(server, watched, "readme", cells, figures=3) as page:
         assert page.locator(".noUi-handle").count() > 0  # of the explorer
         assert page.locator(".jp-RenderedHTMLCommon table").count() > 0  # of the audit
 
@@ -554,8 +574,8 @@ HOSTILE_CELLS = [
 HARM = "window.owned ?? document.querySelectorAll('img[src=\"x\"]').length"
 
 
-def test_names_of_strangers_stand_in_jupyterlab_and_do_nothing(server, browser):
-    with run_in_lab(server, browser, "hostile", HOSTILE_CELLS, figures=3) as page:
+def test_names_of_strangers_stand_in_jupyterlab_and_do_nothing(server, watched):
+    with run_in_lab(server, watched, "hostile", HOSTILE_CELLS, figures=3) as page:
         assert page.evaluate(HARM) == 0
         assert "<script>window.owned" in page.inner_text("body")
         for tab in page.locator(".lm-TabBar-tab:visible").all():
