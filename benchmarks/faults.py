@@ -306,7 +306,7 @@ def main() -> int:
 
     rng = random.Random(args.seed)
     with tempfile.TemporaryDirectory() as folder, report("Faults", args.quick):
-        world = faults_stores.World(Path(folder, "place"), damages=8 if args.quick else 200)
+        world = faults_stores.World(Path(folder, "place"), damages=12 if args.quick else 200)
         ground = Ground(world.place)
         gc.freeze()
         makers = faults_inputs.CATEGORIES | faults_files.CATEGORIES | faults_stores.CATEGORIES

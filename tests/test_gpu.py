@@ -217,7 +217,7 @@ def test_how_often_an_epoch_waits_does_not_depend_on_its_steps(images, strategy)
 
     there, waits = images._replace(x=images.x.cuda(), y=images.y.cuda()), []
     _, models = execution.parse_strategy(strategy)
-    for samples in (32, 160):  # 2 steps and 10
+    for samples in (64, 320):  # 4 steps and 20
         member = np.zeros((4, 400), bool)
         member[:, :samples] = True
         plan = plans.Plan(RECIPE, there, member, torch.device("cuda"))
