@@ -168,8 +168,11 @@ def same_draws(device: torch.device) -> Iterator[None]:
 def seed_global_generator(seed: int, device: torch.device) -> None:
     """Seed torch's global generator, from which networks on this device draw.
 
-    `torch.manual_seed` seeds those of all devices. Where no GPU was used yet, it notes the whole
-    call stack for each, which takes milliseconds.
+    Parameters:
+        seed: of the generator.
+        device: of the networks. On a CPU the generators of GPUs stay as they are:
+            `torch.manual_seed` seeds them all, and where no GPU was used yet it notes the whole
+            call stack for later, which takes milliseconds.
     """
     if device.type == "cpu":
         torch.default_generator.manual_seed(seed)
