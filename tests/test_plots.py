@@ -169,6 +169,27 @@ def test_lattice_scores_carry_a_tie_flag_and_continuous_ones_do_not():
     assert "ties" not in curve_of(roc(gaussian_scores())).name
 
 
+@pytest.mark.parametrize(
+    ("blocks", "words"),
+    [
+        ([(2, 300)], ", ties: no FPR from 0.0067 to 1"),  # as a vote of labels gives
+        ([(90, 150)], ", ties: no FPR from 0.3 to 0.5"),
+        ([(90, 105)], ""),
+        ([(0, 24)], ", ties: no FPR below 0.08"),
+        ([(0, 24), (30, 300)], ", ties: no FPR below 0.08 or from 0.1 to 1"),
+        ([(0, 300)], ", ties: no FPR below 1"),
+    ],
+)
+def test_the_legend_names_the_rates_that_blocks_of_tied_scores_leave_out(blocks, words):
+    scores = gaussian_scores()
+    for score, member in zip(scores.value, scores.member, strict=True):
+        of_others = np.sort(score[~member])[::-1]
+        for first, end in blocks:
+            inside = (score <= of_others[first]) & (score >= of_others[end - 1])
+            score[inside] = of_others[first]
+    assert curve_of(roc(scores, log=False)).name.partition(", ")[2] == words.removeprefix(", ")
+
+
 def test_samples_without_a_score_are_left_out():
     scores = gaussian_scores()
     full = curve_of(roc(scores)).name
@@ -464,7 +485,7 @@ def test_bins_of_equal_values_are_one_unit_wide_around_them():
 
 def test_a_rocs_title_and_order_follow_what_is_found_at_the_rate_it_states_not_the_area():
     fpr, none = np.array([0.01, 0.1, 1.0]), np.zeros(3)
-    area = curves.Curve(fpr, np.array([0.02, 0.2, 1.0]), none, none, 0.7, 900, 900, 0.01)
+    area = curves.Curve(fpr, np.array([0.02, 0.2, 1.0]), none, none, 0.7, 900, 900, 0.01, (0.0, 0.01))
     early = area._replace(tpr=np.array([0.05, 0.3, 1.0]), auc=0.6)
     sentence, order = curves._ranked({"area": area, "early": early})
     assert sentence.startswith("early finds 30.0 % of members at 10 %")

@@ -30,6 +30,7 @@ from mia_nb.types import Scores
 
 LEVEL = 0.95  # confidence of bands, pointwise, and of all comparisons with bounds together
 BANDS = 3  # with more curves only the best one shows its band
+WIDE_GAP = 0.1  # between two false positive rates; a wider one is named in the legend
 RANKED_AT = (0.001, 0.01, 0.1)  # false positive rates
 AXES = ("false positive rate", "true positive rate")
 
@@ -47,6 +48,7 @@ class Curve(NamedTuple):
     n1: int
     n0: int
     floor: float  # smallest false positive rate above zero that the scores can realise
+    gap: tuple[float, float]  # neighbouring rates with most between them; means over targets
 
 
 def verdict(table: pd.DataFrame, attack: str) -> str:
@@ -109,8 +111,8 @@ def roc_pair(scores: Scores | dict[str, Scores]) -> go.Figure:
 
     Band: the wider of Clopper-Pearson at the mean TPR over *one* target's members (targets share
     samples) and Student t over pairs of targets, 95 %, pointwise. Tables give the narrower
-    intervals of `metrics.intervals`. Scores so tied that no rate between 0 and 10 / n0 exists say
-    so in the legend.
+    intervals of `metrics.intervals`. Scores so tied that no rate between 0 and 10 / n0 exists, or
+    none within a tenth of the axis, say so in the legend.
 
     Parameters:
         scores: scores of one attack, or {name: Scores}. The attack that finds most at the lowest
@@ -144,11 +146,13 @@ def roc_pair(scores: Scores | dict[str, Scores]) -> go.Figure:
     if count > 1:
         averaged_over = f"mean of {count} targets"
         method = "wider of Clopper-Pearson and Student t"
+    tied = any(_ties_in_words(curve) for curve in logarithmic.values())
     band_of = "band" if len(scores) <= BANDS else f"band of {best}"
     note = clauses(
         averaged_over,
         "thresholds set with hindsight (oracle)",
         f"{band_of}: {LEVEL:.0%}, pointwise, {method}",
+        "ties: a threshold takes equal scores together" if tied else "",
     )
     return finish(figure, sentence, note, height=500, legend=BELOW)
 
@@ -285,12 +289,31 @@ def _averaged(counted: Counted, fpr: np.ndarray, rows: np.ndarray) -> Curve:
         n1=counted.n1,
         n0=min(n0 for _, n0 in counted.rocs),
         floor=float(np.mean([_floor(roc) for roc, _ in counted.rocs])),
+        gap=tuple(np.mean([_widest_gap(roc) for roc, _ in counted.rocs], axis=0).tolist()),
     )
 
 
 def _floor(roc: Roc) -> float:
     """The smallest false positive rate above zero of a target's curve."""
     return roc.fpr[roc.fpr > 0][0]
+
+
+def _widest_gap(roc: Roc) -> tuple[float, float]:
+    """The two neighbouring false positive rates of a target's curve with the most between them."""
+    widest = int(np.diff(roc.fpr).argmax())
+    return roc.fpr[widest], roc.fpr[widest + 1]
+
+
+def _ties_in_words(curve: Curve) -> str:
+    """Which false positive rates no threshold gives as scores are tied, or nothing."""
+    resolved = 10 / curve.n0
+    missing = []
+    if curve.floor > resolved:
+        missing.append(f"below {curve.floor:.2g}")
+    start, end = curve.gap
+    if start > 0 and end - start > max(WIDE_GAP, resolved):
+        missing.append(f"from {start:.2g} to {end:.2g}")
+    return f", ties: no FPR {' or '.join(missing)}" if missing else ""
 
 
 def _staircase(roc: Roc, n0: int, fpr: np.ndarray) -> np.ndarray:
@@ -336,12 +359,11 @@ def add_roc(
         low = curve.low.astype(np.float32)
         high = curve.high.astype(np.float32)
         marks.band(figure, x, low, high, style.colour, opacity=0.18, shape=shape, **place)
-    tied = f", ties: no FPR below {curve.floor:.2g}" if curve.floor > 10 / curve.n0 else ""
     figure.add_scatter(
         x=x,
         y=curve.tpr.astype(np.float32),
         mode="lines",
-        name=f"{name}  AUC {curve.auc:.3f}{tied}",
+        name=f"{name}  AUC {curve.auc:.3f}{_ties_in_words(curve)}",
         showlegend=column == 1,
         line={"color": style.colour, "dash": style.dash, "shape": shape, "width": 2},
         hovertemplate="%{y:.2%} of members at %{x:.3%} FPR",
