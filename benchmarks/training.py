@@ -283,10 +283,12 @@ def processes(kinds: list, quick: bool) -> list[list]:
     return [kinds] if quick else [[kind] for kind in kinds]
 
 
-def train_whole(name: str, way: str, quick: bool, started: float) -> None:
+def train_whole(name: str, way: str, quick: bool, begun: float | None) -> None:
     """In a fresh process: train a whole pool, print [seconds since the process began, test accuracy
-    of each model, how].
+    of each model, how]. begun: when that was; None: seconds of this pool alone, where several pools
+    share the process.
     """
+    started = time.time() if begun is None else begun
     images, recipe = data.load("digits"), shortened(POOLS[name]) if quick else POOLS[name]
     member = data.paired_membership(recipe.num_models, len(images.y), labels=images.y.numpy())
     if way == "ours":
@@ -354,7 +356,8 @@ def pools(args) -> None:
         found: dict[str, list] = {way: [] for way in (*(WAYS[:1] if args.quick else WAYS), "ours")}
         for _ in range(args.rounds):
             for ways in processes(list(found), args.quick):
-                jobs = [[name, way, args.quick, time.time()] for way in ways]
+                begun = None if args.quick else time.time()
+                jobs = [[name, way, args.quick, begun] for way in ways]
                 for way, answer in zip(ways, in_fresh_process("--whole", jobs), strict=True):
                     found[way].append(answer)
         base, title = (

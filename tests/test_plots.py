@@ -485,7 +485,9 @@ def test_bins_of_equal_values_are_one_unit_wide_around_them():
 
 def test_a_rocs_title_and_order_follow_what_is_found_at_the_rate_it_states_not_the_area():
     fpr, none = np.array([0.01, 0.1, 1.0]), np.zeros(3)
-    area = curves.Curve(fpr, np.array([0.02, 0.2, 1.0]), none, none, 0.7, 900, 900, 0.01, (0.0, 0.01))
+    area = curves.Curve(
+        fpr, np.array([0.02, 0.2, 1.0]), none, none, 0.7, 900, 900, 0.01, (0.0, 0.01)
+    )
     early = area._replace(tpr=np.array([0.05, 0.3, 1.0]), auc=0.6)
     sentence, order = curves._ranked({"area": area, "early": early})
     assert sentence.startswith("early finds 30.0 % of members at 10 %")

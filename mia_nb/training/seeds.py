@@ -21,8 +21,8 @@ def generator(*words: object) -> torch.Generator:
 
 
 def random_state_kept(device: torch.device) -> AbstractContextManager:
-    """A context that restores torch's generators afterwards, including those of all GPUs, which
-    `torch.manual_seed` seeds even if the model is not on a GPU.
+    """A context that restores torch's generators afterwards: that of the CPU, and those of all GPUs
+    where the model or anything else of this process uses them.
     """
     on_gpu = device.type == "cuda" or torch.cuda.is_initialized()
     return torch.random.fork_rng(devices=range(torch.cuda.device_count()) if on_gpu else [])

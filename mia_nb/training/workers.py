@@ -24,6 +24,7 @@ import torch
 from joblib import Parallel, delayed
 
 from mia_nb import __version__, models
+from mia_nb.checks import quantity
 from mia_nb.store import Folder
 from mia_nb.training.backends import error_of_lost_worker
 from mia_nb.training.execution import TORCH, read_execution
@@ -149,8 +150,8 @@ def _train_units(
                     )
     if any(pool.unfinished(rows) for rows in todo):
         raise RuntimeError(
-            f"workers were lost {ROUNDS} times: take fewer of them if memory is short. What is"
-            " finished is kept, and the same call goes on from there"
+            f"workers were lost in {quantity(ROUNDS, 'round')} of training: take fewer of them if"
+            " memory is short. What is finished is kept, and the same call goes on from there"
         )
 
 
