@@ -5,6 +5,10 @@ VENV   ?= .venv
 RUN    := $(VENV)/bin
 JOBS   ?= 2
 CPU    ?= https://download.pytorch.org/whl/cpu
+# Packages are compiled when a process first imports them: compiling all of them takes half of the time of the set-up, and few are used.
+# What is compiled then must be kept, or each of the many processes of a run compiles it again.
+INSTALL := -m pip install --quiet --no-compile --constraint constraints.txt
+export PYTHONDONTWRITEBYTECODE :=
 # a file's tests stay in one process, which trains their pools once
 SPREAD := --dist loadfile --no-loadscope-reorder
 
@@ -17,9 +21,9 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	  { echo "mia_nb needs Python 3.11 to 3.13; $(PYTHON) is $$($(PYTHON) --version). Try: make PYTHON=python3.11"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	@if [ "$$(uname)" = Linux ] && ! nvidia-smi >/dev/null 2>&1; then \
-	  $(RUN)/python -m pip install --quiet --retries 0 --timeout 10 --no-deps --constraint constraints.txt --index-url $(CPU) torch torchvision || \
+	  $(RUN)/python $(INSTALL) --retries 0 --timeout 10 --no-deps --index-url $(CPU) torch torchvision || \
 	    echo "$(CPU) gave no torch: the usual packages are taken"; fi
-	$(RUN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test,dev,docs]'
+	$(RUN)/python $(INSTALL) --editable '.[test,dev,docs]'
 	@touch $@
 
 demo: setup  ## the main job, small: train, attack, convert, account, explore, report; no GPU, no download
