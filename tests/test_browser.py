@@ -116,6 +116,7 @@ def tour(tmp_path_factory) -> store.Folder:
         "along=2",
     ]
     small += ["population=90", "votes=2", "marks=[1, 10]", "clipped={batch: 64, epochs: 2}"]
+    small += ["tuning={epochs: 1}", "quality=[1, 4]"]
     return small_run(tmp_path_factory.mktemp("tour"), "tour", small)
 
 
