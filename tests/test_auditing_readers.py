@@ -351,6 +351,65 @@ def test_items_of_every_usual_form_are_the_same_samples(form, loader):
     np.testing.assert_array_equal(member, np.arange(200) < 100)
 
 
+class Odd(torch.utils.data.Sampler):
+    def __init__(self, numbers):
+        self.numbers = numbers
+
+    def __iter__(self):
+        return iter(self.numbers)
+
+
+EVERY_THIRD = np.arange(0, 150, 3)
+SHUFFLED = RNG.permutation(EVERY_THIRD).tolist()
+BATCHES = torch.utils.data.BatchSampler(
+    torch.utils.data.SubsetRandomSampler(SHUFFLED), 7, drop_last=False
+)
+LOADERS = {  # how a DataLoader draws from the data set, and the numbers of what it draws
+    "a subset": ({"sampler": torch.utils.data.SubsetRandomSampler(SHUFFLED)}, EVERY_THIRD),
+    "a subset in a tensor": (
+        {"sampler": torch.utils.data.SubsetRandomSampler(torch.tensor(SHUFFLED))},
+        EVERY_THIRD,
+    ),
+    "a subset by batches": ({"batch_sampler": BATCHES}, EVERY_THIRD),
+    "a subset without batches": (
+        {"sampler": torch.utils.data.SubsetRandomSampler(SHUFFLED), "batch_size": None},
+        EVERY_THIRD,
+    ),
+    "weights": (
+        {"sampler": torch.utils.data.WeightedRandomSampler(np.arange(100) % 2.0, 30)},
+        np.arange(1, 100, 2),
+    ),
+    "a shorter range": ({"sampler": torch.utils.data.RandomSampler(range(40))}, np.arange(40)),
+    "few of all": (
+        {"sampler": torch.utils.data.RandomSampler(range(150), num_samples=9)},
+        np.arange(150),
+    ),
+    "shuffled": ({"shuffle": True, "drop_last": True, "batch_size": 64}, np.arange(150)),
+}
+
+
+@pytest.mark.parametrize("how", LOADERS)
+def test_what_a_loader_does_not_draw_is_no_sample_of_its_side(how):
+    options, numbers = LOADERS[how]
+    data = Items(FORMS["pair"], slice(0, 150))
+    drawn = torch.utils.data.DataLoader(data, **options)
+    x, _, member = both_sides(drawn, Items(FORMS["pair"], slice(150, 200)))
+    np.testing.assert_array_equal(x[member], X[numbers])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"sampler": Odd([1, 2])}, {"batch_sampler": Odd([[1, 2]])}, {"batch_sampler": [[3]]}],
+)
+def test_a_loader_that_may_draw_anything_is_refused_with_what_to_pass(options):
+    data = Items(FORMS["pair"], slice(0, 150))
+    drawn = torch.utils.data.DataLoader(data, **options)
+    with pytest.raises(
+        ValueError, match=r"test cannot be read .*draws is not known; pass .*Subset"
+    ):
+        both_sides(data, drawn)
+
+
 @pytest.mark.parametrize(
     "item", [{"a": 1, "b": 2}, {"image": 1, "x": 2, "label": 0}, (1,), np.ones(4)]
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -57,16 +57,14 @@ def _samples(
         if isinstance(data, tuple | list) and len(data) == 2:
             x, y = data
         else:
-            if not hasattr(data, "__getitem__") and hasattr(data, "dataset"):
-                data = data.dataset  # of a DataLoader, in the order of the data set
-            items = [sample_of(data[i]) for i in range(len(data))]
+            items = [sample_of(item) for item in items_of(data)]
             x, y = zip(*items, strict=True)
         x = x if isinstance(x, pd.DataFrame) else numpy_of(x)
         y = numpy_of(y)
         if y.shape[1:] == (1,):  # a table of one column
             y = y[:, 0]
     except Exception as error:
-        raise ValueError(f"{name} cannot be read ({in_one_line(error, 120)}): {DATA}") from error
+        raise ValueError(f"{name} cannot be read ({in_one_line(error, 200)}): {DATA}") from error
     if estimator_classes is not None and y.ndim == 1:
         y = class_numbers(name, y, estimator_classes)
     y = whole_numbers(y)
@@ -132,6 +130,36 @@ def sample_of(item: object) -> tuple[object, object]:
     if not isinstance(item, tuple | list) or len(item) < 2:
         raise ValueError(f"an item is a {type(item).__name__}; wanted (x, y)")
     return item[0], item[1]
+
+
+def items_of(data: object) -> Iterator:
+    """The items of a data set, or those that a DataLoader draws from one, in its order."""
+    if hasattr(data, "__getitem__") or not hasattr(data, "dataset"):
+        return (data[i] for i in range(len(data)))
+    return (data.dataset[i] for i in _numbers_drawn(data))
+
+
+def _numbers_drawn(loader: object) -> Sequence[int]:
+    """The numbers of the items that a DataLoader draws from its data set, rising.
+
+    What a sampler leaves out, such as a part for validation, was not trained on. Raises ValueError
+    for a sampler that is not one of torch's and does not name its `indices`.
+    """
+    every = range(len(loader.dataset))
+    sampler = getattr(loader, "sampler", None)
+    batches = getattr(loader, "batch_sampler", None)
+    if batches is not None:  # one of the user's stands in place of the sampler
+        sampler = getattr(batches, "sampler", batches)
+    if hasattr(sampler, "indices"):
+        return np.unique(numpy_of(sampler.indices)).tolist()
+    if sampler is not None and not type(sampler).__module__.startswith("torch."):
+        raise ValueError(
+            f"which items a {type(sampler).__name__} draws is not known; pass them as a data set,"
+            " torch.utils.data.Subset(loader.dataset, numbers)"
+        )
+    if hasattr(sampler, "weights"):
+        return np.flatnonzero(numpy_of(sampler.weights)).tolist()
+    return range(len(getattr(sampler, "data_source", every)))
 
 
 def class_numbers(name: str, labels: np.ndarray, estimator_classes: list) -> np.ndarray:
