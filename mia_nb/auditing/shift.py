@@ -256,7 +256,7 @@ def comparable(signals: Signals, split: str | None = None, shift: ShiftGuard | N
     elif unseen and not declared:
         reason = (
             f"{why_fixed}, and without images nothing shows that chance drew the members. Add"
-            ' images to the file, or split="random" if it did'
+            ' images to the .npz, or split="random" if it did (a .csv has no place for either)'
         )
     else:
         reason = ""
