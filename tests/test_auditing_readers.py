@@ -464,6 +464,7 @@ def outputs_table(samples=120) -> pd.DataFrame:
 WRITTEN = {  # a table that says the same, and how it is written
     "plain": (lambda t: t, {}),
     "ones and zeros": (lambda t: t.assign(member=t.member.astype(int)), {}),
+    "ones and zeros in floats": (lambda t: t.assign(member=t.member.astype(float)), {}),
     "in another order": (lambda t: t[["member", "cat", "label", "dog", "eel"]], {}),
     "of a spreadsheet": (lambda t: t, {"encoding": "utf-8-sig", "lineterminator": "\r\n"}),
     "quoted": (lambda t: t, {"quoting": 1}),
@@ -520,11 +521,25 @@ ODD = {  # a table, options, what is said
     "a loss": (lambda t: t.assign(Loss=t.cat), {}, "column Loss holds no class's logits"),
     "a flag": (lambda t: t.assign(easy=t.cat > 0), {}, "column easy holds no class's logits"),
     "text": (lambda t: t.assign(who="anna"), {}, "column who holds no class's logits"),
-    "a label of no class": (lambda t: t.assign(label="ox"), {}, "labels is of type object"),
+    "a label of no class": (
+        lambda t: t.assign(label=np.where(t.label, t.columns[t.label], "Cat")),
+        {},
+        "no column is called 'Cat', which is a label; the columns of logits are ['cat', 'dog', ",
+    ),
+    "a label left empty": (
+        lambda t: t.assign(label=t.columns[t.label].where(t.index != 7)),
+        {},
+        "no column is called nan, which is a label",
+    ),
     "yes and no": (
         lambda t: t.assign(member=np.where(t.member, "yes", "no")),
         {},
-        "member is of type object; wanted numbers",
+        "member holds ['yes', 'no']; wanted 1 for samples of the training set, else 0",
+    ),
+    "members left empty": (
+        lambda t: t.assign(member=t.member.where(t.member)),
+        {},
+        "member holds [True, nan]; wanted 1 for samples of the training set, else 0",
     ),
     "semicolons": (lambda t: t, {"sep": ";"}, "separated by commas"),
     "no names": (lambda t: t, {"header": False}, COLUMNS),

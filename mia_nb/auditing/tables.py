@@ -52,12 +52,24 @@ def table_arrays(path: Path) -> dict[str, np.ndarray]:
     if not labels.astype(str).isin(classes).all():  # 1.0 is the name "1" too
         labels = pd.Series(whole_numbers(labels.to_numpy()))
     class_names = labels.astype(str)
-    if class_names.isin(classes).all():
+    named = class_names.isin(classes)
+    if named.all():
         labels = class_names.map(classes.index)
+    elif labels.dtype.kind not in "biuf":
+        raise ValueError(
+            f"{path.name}: no column is called {shown(labels[~named].iloc[0])}, which is a label;"
+            f" the columns of logits are {shown(classes)}"
+        )
+    member = table["member"]
+    if member.dtype.kind not in "biuf":
+        raise ValueError(
+            f"{path.name}: member holds {shown(member.unique().tolist())}; wanted 1 for samples of"
+            " the training set, else 0"
+        )
     return {
         "logits": table[classes].to_numpy(np.float64)[None],
         "labels": labels.to_numpy(),
-        "member": table["member"].to_numpy()[None],
+        "member": whole_numbers(member.to_numpy())[None],
         "classes": np.array(classes),
     }
 
