@@ -513,6 +513,27 @@ def test_labels_beside_other_numbers_of_columns_are_their_places(tmp_path):
     np.testing.assert_array_equal(read_outputs(tmp_path / "x.csv").signals.labels, table.label)
 
 
+EXTRA = {  # columns beside cat, dog and eel, and the names that are asked about
+    "none": ([], ""),
+    "a number of each sample": (["age"], "['age']"),
+    "two of them": (["age", "prob_cat"], "['age', 'prob_cat']"),
+    "classes that are rare, it seems": (["fox", "gnu", "hen"], ""),
+}
+
+
+@pytest.mark.parametrize("what", EXTRA)
+@pytest.mark.parametrize("in_front", [False, True])
+def test_a_column_that_no_label_names_is_asked_about(tmp_path, what, in_front):
+    names, asked = EXTRA[what]
+    table = outputs_table()
+    table["label"] = table.columns[table.label]
+    others = pd.DataFrame({name: RNG.normal(size=len(table)) - 9 for name in names})
+    parts = [others, table] if in_front else [table, others]
+    pd.concat(parts, axis=1).to_csv(tmp_path / "x.csv", index=False)
+    remarks = read_outputs(tmp_path / "x.csv").signals.info["remarks"]
+    assert (f"no sample has the label {asked}; a column" in "".join(remarks)) == bool(asked)
+
+
 COLUMNS = "wanted label (class names or numbers), member"
 ODD = {  # a table, options, what is said
     "row numbers": (lambda t: t, {"index": True}, "column Unnamed: 0 holds no class's logits"),

@@ -20,8 +20,9 @@ from mia_nb.auditing.doubts import (
     refuse_probabilities,
 )
 from mia_nb.auditing.samples import whole_numbers
+from mia_nb.auditing.sentences import LOOK
 from mia_nb.auditing.tables import table_arrays
-from mia_nb.checks import checked, one_of
+from mia_nb.checks import checked, one_of, shown
 from mia_nb.types import Signals
 
 ARRAYS = {
@@ -76,8 +77,8 @@ def read_outputs(path: PathLike) -> Outputs:
     Returns:
         An `Outputs` of signals, images (N, C, H, W) or None, names of classes, and the file's
         sha256. Mere suspicions are in `signals.info["remarks"]`, and `comparable` puts them on top
-        of the verdict: members' classes predicted no better than by chance, and one model that is
-        surer of non-members.
+        of the verdict: members' classes predicted no better than by chance, one model that is
+        surer of non-members, and a few columns of a table that are no sample's class.
 
     Raises:
         ValueError: for missing or pickled arrays, shapes that do not fit together, NaN, labels out
@@ -91,14 +92,32 @@ def read_outputs(path: PathLike) -> Outputs:
     `split`, and without `split` or images no limit is decided.
     """
     path = Path(path)
-    if path.suffix.lower() == ".csv":
+    is_table = path.suffix.lower() == ".csv"
+    if is_table:
         arrays = table_arrays(path)
     else:
         arrays, _ = npz_arrays(path, (*ARRAYS, *OPTIONAL))
     try:
-        return outputs_from(arrays, path.stem, store.sha256_of(path))
+        contents = outputs_from(arrays, path.stem, store.sha256_of(path))
     except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from error
+    if is_table:
+        contents.signals.info["remarks"] += columns_without_samples(contents)
+    return contents
+
+
+def columns_without_samples(contents: Outputs) -> list[str]:
+    """What to say of a few classes without a sample: each may be a column that holds no logits, as
+    in a table every column beside label and member is a class.
+    """
+    occurring = np.isin(range(len(contents.classes)), contents.signals.labels)
+    if occurring.all() or occurring.mean() <= 0.5:
+        return []
+    names = [name for name, occurs in zip(contents.classes, occurring, strict=True) if not occurs]
+    return [
+        f"{LOOK} no sample has the label {shown(names)}; a column that holds no class's logits"
+        " changes all numbers: leave it out."
+    ]
 
 
 def outputs_from(arrays: dict[str, np.ndarray], name: str, digest: str) -> Outputs:
