@@ -186,6 +186,41 @@ def test_the_page_says_above_its_picture_what_to_do_next(leak, shift, step, tmp_
     assert unescape(steps[0]) == step
 
 
+@pytest.mark.parametrize("case", ["varies", "copies", "texts", "declared"])
+def test_whoever_reads_the_page_the_card_or_the_record_reads_the_remarks_first(case, tmp_path):
+    logits, (x1, y1), (x0, y0) = planted(0.5)
+    arrays = {"logits": logits(np.concatenate([x1, x0]))[None], "labels": np.concatenate([y1, y0])}
+    np.savez(tmp_path / "o.npz", **arrays, member=np.arange(400)[None] < 200, split="random")
+    rng = np.random.default_rng(0)
+    audits = {
+        "varies": lambda: quick(
+            lambda batch: logits(batch) + rng.normal(size=(len(batch), 4)), (x1, y1), (x0, y0)
+        ),
+        "copies": lambda: quick(logits, (x1, y1), (np.r_[x1[:9], x0[9:]], np.r_[y1[:9], y0[9:]])),
+        "texts": lambda: quick(
+            lambda batch: logits(np.array([[float(word)] for word in batch])),
+            (x1[:, 0].astype(str), y1),
+            (x0[:, 0].astype(str), y0),
+        ),
+        "declared": lambda: auditing.audit_outputs(tmp_path / "o.npz", n_resamples=30),
+    }
+    said = {
+        "varies": VARIES,
+        "copies": "9 of 200 samples of test are in train too",
+        "texts": sentences.UNTESTED,
+        "declared": "Assumed, as the file declares",
+    }
+    found = audits[case]()
+    assert len(found.remarks) == 1 and found.remarks[0].startswith(said[case])
+    first = " ".join([*found.remarks, found.headline])
+    assert found.text.replace("\n", " ").startswith(first)
+    assert found.to_dict()["headline"] == first
+    for page in (found.report(tmp_path / "a.html").read_text(), markdown2html(found.model_card())):
+        text = " ".join(re.sub("<[^>]+>", "", unescape(page)).split())
+        at = [text.index(part) for part in (said[case], found.headline, "AUC")]
+        assert at == sorted(at)
+
+
 def test_what_could_not_be_decided_and_a_failed_control_come_before_other_steps(leaky):
     largest = metrics.by_attack(leaky.table, "auc").loc["max", "value"]
     (undecided,) = leaky.limits([f"auc>{largest:.3f}"])

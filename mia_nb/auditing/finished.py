@@ -314,12 +314,14 @@ def _in_full(
     audit: ModelAudit, shift: ShiftGuard | None, *, before: list[str], after: list[str]
 ) -> ModelAudit:
     """The audit with notes to read before its numbers and notes to read after them."""
+    before = [*filter(None, before)]
     lines = [*before, audit.text, *after, largest_contribution(audit.by_class, "classes")]
     if audit.by_group is not None:
         lines.append(largest_contribution(audit.by_group, "groups"))
     if audit.verdict.outcome == EXCEEDED:
         lines.append(WHAT_LOWERS)
-    return audit._replace(shift=shift, text="\n".join(filter(None, lines)))
+    text = "\n".join(filter(None, lines))
+    return audit._replace(shift=shift, text=text, remarks=tuple(before))
 
 
 def _alone(signals: Signals, options: AuditOptions) -> tuple[ModelAudit, list[str]]:

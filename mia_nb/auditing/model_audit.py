@@ -58,6 +58,8 @@ class ModelAudit(NamedTuple):
     shift: ShiftGuard | None = None
     # the audit of the retrained models, each a target in turn, by the interval of the AUC
     twins: ModelAudit | None = None
+    # suspicions and assumptions, which are to be read before the headline
+    remarks: tuple[str, ...] = ()
 
     def limits(self, fail_if: Sequence[str], *, delta: Delta = 1e-5) -> list[LimitVerdict]:
         """What the audit says about limits such as "auc>0.6" or "tpr@0.1>0.2".
@@ -109,7 +111,7 @@ class ModelAudit(NamedTuple):
             parameters={"fail_if": [*fail_if]},
             groups=self.by_class if self.by_group is None else self.by_group,
         )
-        record["headline"] = self.headline
+        record["headline"] = " ".join([*self.remarks, self.headline])
         return record
 
     def plot(self) -> Figure:
@@ -131,11 +133,13 @@ class ModelAudit(NamedTuple):
         return mia_nb.report.audit_page(self, out, self.limits(fail_if), name=name)
 
     def model_card(self, fail_if: Sequence[str] = ()) -> str:
-        """A section for a model card, in Markdown: the headline, each limit, a table of attacks.
+        """A section for a model card, in Markdown: remarks, the headline, each limit, a table of
+        attacks.
 
         fail_if: limits to be judged.
         """
-        sentences = [self.headline, *(verdict.sentence for verdict in self.limits(fail_if))]
+        judged = [verdict.sentence for verdict in self.limits(fail_if)]
+        sentences = [*self.remarks, self.headline, *judged]
         paragraphs = [escape.markdown(sentence) for sentence in sentences]
         table = escape.cells(self.views()["attacks"], escape.markdown)
         rows = [["attack", *table.columns], ["---"] * (1 + table.shape[1])]

@@ -114,6 +114,7 @@ def audit_page(
         has_figures=True,
         title=f"Audit of {name}",
         outcome="Nothing can be concluded" if audit.doubt else title_of[audit.verdict.outcome],
+        remarks=audit.remarks,
         headline=audit.headline,
         limits=LimitsTable(limits)._repr_html_(),
         steps=steps,
