@@ -232,6 +232,22 @@ def test_what_could_not_be_decided_and_a_failed_control_come_before_other_steps(
     assert sentences.next_steps("not established", retrained=True) == [sentences.NO_GUARANTEE]
 
 
+def test_a_limit_that_ties_leave_open_asks_for_no_more_samples_and_the_page_says_why(tmp_path):
+    logits, train, test = planted(0.0)
+    limits = ["tpr@0.1>0.2", "auc>0.5"]
+    # seven in ten samples tie for the largest margin
+    found = quick(lambda batch: np.minimum(logits(batch), 1.5), train, test)
+    tied, wide = found.limits(limits)
+    assert tied.outcome == wide.outcome == "not established" and tied.high < 0.2
+    steps = sentences.next_steps("not established", verdicts=[tied, wide])
+    assert steps[0] == "Audit more samples: auc>0.5 could not be decided."
+    assert steps[1].startswith("Scores tie: state") and steps[1].endswith(
+        ": tpr@0.1>0.2 could not be decided."
+    )
+    page = unescape(found.report(tmp_path / "a.html", fail_if=limits).read_text())
+    assert tied.sentence in page and wide.sentence in page and steps[1] in page
+
+
 def test_a_model_card_says_what_the_audit_found_and_holds_a_row_an_attack(leaky):
     card = leaky.model_card(["auc>0.6"])
     page = markdown2html(card)

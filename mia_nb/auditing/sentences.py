@@ -32,6 +32,10 @@ VARIES = (
     f"{LOOK} the model's output for a sample differs when it is queried again or among others: put"
     " it in evaluation mode (model.eval()), and average its noise where it has any."
 )
+TIED = (
+    "Scores tie: state a rate of false positives that the attacks can reach, or give the outputs"
+    " with more digits"
+)
 UNTESTED = "Raw inputs could not be compared: that train and test come from one source is assumed."
 FAILED = "The negative control FAILED: do not quote these numbers."
 CONCLUSIONS = {  # about a model, by the outcome of its verdict
@@ -201,9 +205,15 @@ def next_steps(
     if outcome == BELOW:
         return [SWAPPED]
     steps = []
-    undecided = [verdict.limit for verdict in verdicts if verdict.outcome == OPEN]
-    if undecided:
-        steps.append(f"Audit more samples: {', '.join(undecided)} could not be decided.")
+    undecided = [verdict for verdict in verdicts if verdict.outcome == OPEN]
+    # an interval below the limit decides nothing where scores tie, however many samples there are
+    tied = [verdict for verdict in undecided if verdict.high <= verdict.threshold]
+    wide = [verdict.limit for verdict in undecided if verdict not in tied]
+    if wide:
+        steps.append(f"Audit more samples: {', '.join(wide)} could not be decided.")
+    if tied:
+        limits = ", ".join(verdict.limit for verdict in tied)
+        steps.append(f"{TIED}: {limits} could not be decided.")
     if outcome == EXCEEDED:
         steps += [WEIGH, WHAT_LOWERS]
     if not retrained:

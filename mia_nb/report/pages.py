@@ -122,7 +122,7 @@ def audit_page(
         figure_title=figure_title(figure.to_dict()),
         height=figure.layout.height or 450,
         tables={name: escape.html_table(table) for name, table in audit.views().items()},
-        rest=audit.text.split("\n"),
+        rest=[*audit.text.split("\n"), *(verdict.sentence for verdict in limits)],
         provenance={"date": facts["date"], **facts["versions"], **facts["hardware"]},
     )
     path = Path(out)
