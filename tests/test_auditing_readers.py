@@ -418,6 +418,58 @@ def test_an_item_without_one_input_and_one_label_is_refused(item):
         sample_of(item)
 
 
+class Masked(torch.nn.Module):
+    """Means over the tokens that a mask shows; without it over all, as of transformers."""
+
+    def forward(self, input_ids, attention_mask=None):
+        if attention_mask is None:
+            attention_mask = torch.ones_like(input_ids)
+        mean = (input_ids * attention_mask).sum(1) / attention_mask.sum(1)
+        return {"logits": torch.stack([mean, 3 - mean], 1)}
+
+
+IDS = RNG.integers(0, 6, (200, 5))
+MASK = (np.arange(5) < RNG.integers(1, 6, (200, 1))).astype(int)
+
+
+@pytest.mark.parametrize("kind", [torch.tensor, np.array, np.ndarray.tolist])
+@pytest.mark.parametrize("name", ["attention_mask", "token_type_ids"])
+def test_a_mask_that_a_model_would_not_be_given_is_refused_with_advice_that_works(kind, name):
+    items = [
+        {"input_ids": kind(ids), name: kind(mask), "labels": int(label)}
+        for ids, mask, label in zip(IDS, MASK, Y, strict=True)
+    ]
+    with pytest.raises(ValueError, match=rf"items hold {name}.*; stack them .*unbind\(1\)") as told:
+        mia.audit(Masked(), items[:100], items[100:])
+    assert "\n" not in str(told.value)
+    told_apart = audit(
+        lambda x: Masked()(*torch.as_tensor(x).unbind(1)), np.stack([IDS, MASK], 1)
+    ).signals
+    wanted = Masked()(torch.tensor(IDS), torch.tensor(MASK))["logits"].numpy()
+    margin = np.where(Y == 1, 1, -1) * (wanted[:, 1] - wanted[:, 0])
+    np.testing.assert_allclose(told_apart.margin[0, 0], margin, atol=1e-5)
+
+
+def test_a_mask_that_changes_nothing_is_let_pass():
+    usual = {"attention_mask": np.ones(5, int), "token_type_ids": [0] * 5}
+    items = [usual | {"input_ids": ids, "labels": label} for ids, label in zip(IDS, Y, strict=True)]
+    np.testing.assert_array_equal(both_sides(items[:100], items[100:])[0], IDS)
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        (IDS, MASK),
+        [torch.tensor(IDS), torch.tensor(MASK)],
+        (IDS, MASK, MASK),
+        {"input_ids": IDS, "attention_mask": MASK},
+    ],
+)
+def test_several_inputs_in_place_of_samples_are_refused_with_advice(x):
+    with pytest.raises(ValueError, match=r"train cannot be read .*stack them .*unbind\(1\)"):
+        mia.audit(Masked(), (x, Y), (IDS, Y))
+
+
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
 def test_one_number_that_is_not_finite_does_not_end_an_audit(kind, value):

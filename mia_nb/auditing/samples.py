@@ -11,7 +11,13 @@ from mia_nb.checks import shown
 
 # names of the input and of the label in data sets whose items are dicts
 INPUTS = ("image", "img", "x", "pixel_values", "input_ids", "features")
+# further inputs of a model, and what it takes for them where it is not given them
+FURTHER = {"attention_mask": 1, "token_type_ids": 0}
 LABELS = ("label", "labels", "y", "target", "fine_label")
+STACK = (
+    "stack them in one array and pass a function, model.eval() and"
+    " lambda x: model(*torch.as_tensor(x).unbind(1))"
+)
 DATA = (
     "wanted (x, y) of arrays, tensors or tables, or a data set whose [i] is (x, y) or a dict with"
     " an image and a label, or a DataLoader of such a data set"
@@ -56,6 +62,7 @@ def _samples(
     try:
         if isinstance(data, tuple | list) and len(data) == 2:
             x, y = data
+            _refuse_several_inputs(x, y)
         else:
             items = [sample_of(item) for item in items_of(data)]
             x, y = zip(*items, strict=True)
@@ -80,6 +87,16 @@ def _samples(
     if x.shape[:1] != y.shape:
         raise ValueError(f"{name} has {x.shape[:1]} samples and {y.shape} labels; wanted as many")
     return x, y
+
+
+def _refuse_several_inputs(x: object, y: object) -> None:
+    """ValueError where x is a tuple or mapping of inputs in place of samples."""
+    if isinstance(x, Mapping):
+        raise ValueError(f"x is a mapping of {shown([*x])}; {STACK}")
+    if not isinstance(x, tuple | list) or len(x) == len(y):
+        return
+    if {len(part) for part in x if np.ndim(part)} == {len(y)}:
+        raise ValueError(f"x holds {len(x)} inputs of {len(y)} samples; {STACK}")
 
 
 def whole_numbers(labels: np.ndarray) -> np.ndarray:
@@ -116,7 +133,8 @@ def numpy_of(values: object) -> np.ndarray:
 
 def sample_of(item: object) -> tuple[object, object]:
     """The input and the label of a data set's item: its first two entries, or those of a mapping
-    under their usual names.
+    under their usual names. ValueError for a mapping with a mask, or the like, that makes a
+    difference: the model would be asked without it.
     """
     if isinstance(item, Mapping):
         inputs = [name for name in INPUTS if name in item]
@@ -126,6 +144,9 @@ def sample_of(item: object) -> tuple[object, object]:
                 f"items are dicts with {shown([*item])}: wanted one entry of {', '.join(INPUTS)}"
                 f" and one of {', '.join(LABELS)}"
             )
+        for name, usual in FURTHER.items():
+            if name in item and (numpy_of(item[name]) != usual).any():
+                raise ValueError(f"items hold {name}, which the model would not be given; {STACK}")
         return item[inputs[0]], item[labels[0]]
     if not isinstance(item, tuple | list) or len(item) < 2:
         raise ValueError(f"an item is a {type(item).__name__}; wanted (x, y)")
