@@ -418,6 +418,28 @@ def test_an_item_without_one_input_and_one_label_is_refused(item):
         sample_of(item)
 
 
+AUGMENTED = "for the same samples when it is read again. Random augmentation"
+
+
+@pytest.mark.parametrize("sides", [(), ("train",), ("test",), ("train", "test")])
+@pytest.mark.parametrize("loader", [False, True])
+def test_random_augmentation_that_was_left_on_is_said_first(sides, loader):
+    rng = np.random.default_rng(0)
+
+    def augmented(x, y, i):
+        return (x[::-1].copy() if rng.random() < 0.2 else x), y
+
+    parts = {"train": slice(0, 100), "test": slice(100, 200)}
+    sets = []
+    for side, part in parts.items():
+        data = Items(augmented if side in sides else FORMS["pair"], part)
+        sets.append(torch.utils.data.DataLoader(data, shuffle=True) if loader else data)
+    found = mia.audit(lambda x: 3 * x[:, :2], *sets, n_resamples=20)
+    said = f"Look at the inputs first: {' and '.join(sides)} gives others {AUGMENTED}"
+    remarks = [remark for remark in found.remarks if AUGMENTED in remark]
+    assert len(remarks) == bool(sides) and all(remark.startswith(said) for remark in remarks)
+
+
 class Masked(torch.nn.Module):
     """Means over the tokens that a mask shows; without it over all, as of transformers."""
 

@@ -24,8 +24,9 @@ from mia_nb.auditing.model_audit import ModelAudit
 from mia_nb.auditing.model_outputs import named_classes, outputs, wants_columns
 from mia_nb.auditing.outputs import Outputs, outputs_from, read_outputs
 from mia_nb.auditing.raw_inputs import raw_inputs_guard, samples_on_both_sides
-from mia_nb.auditing.samples import both_sides, numpy_of, rows_of
+from mia_nb.auditing.samples import both_sides, numpy_of, reads_differ, rows_of
 from mia_nb.auditing.sentences import (
+    AUGMENTED,
     EXCEEDED,
     FAILED,
     RATE,
@@ -172,6 +173,9 @@ def audit_model(
     signals = finished.signals
 
     remarks = list(signals.info["remarks"])
+    augmented = [name for name, side in (("train", train), ("test", test)) if reads_differ(side)]
+    if augmented:
+        remarks.append(AUGMENTED.format(" and ".join(augmented)))
     on_both_sides = samples_on_both_sides(x, y, member)
     if on_both_sides:
         remarks.append(on_both_sides)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 
 import numpy as np
 import pandas as pd
 
 from mia_nb.checks import shown
+from mia_nb.digests import digest
 
 # names of the input and of the label in data sets whose items are dicts
 INPUTS = ("image", "img", "x", "pixel_values", "input_ids", "features")
 # further inputs of a model, and what it takes for them where it is not given them
 FURTHER = {"attention_mask": 1, "token_type_ids": 0}
 LABELS = ("label", "labels", "y", "target", "fine_label")
+READ_AGAIN = 32  # items of a data set that are read twice
 STACK = (
     "stack them in one array and pass a function, model.eval() and"
     " lambda x: model(*torch.as_tensor(x).unbind(1))"
@@ -158,6 +161,19 @@ def items_of(data: object) -> Iterator:
     if hasattr(data, "__getitem__") or not hasattr(data, "dataset"):
         return (data[i] for i in range(len(data)))
     return (data.dataset[i] for i in _numbers_drawn(data))
+
+
+def reads_differ(data: object) -> bool:
+    """Whether a data set gives other inputs when some of its items are read again, as one with
+    random augmentation does.
+    """
+    if isinstance(data, tuple | list):
+        return False
+    first, second = (
+        [digest(numpy_of(sample_of(item)[0])) for item in islice(items_of(data), READ_AGAIN)]
+        for _ in range(2)
+    )
+    return first != second
 
 
 def _numbers_drawn(loader: object) -> Sequence[int]:

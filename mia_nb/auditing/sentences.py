@@ -32,6 +32,10 @@ VARIES = (
     f"{LOOK} the model's output for a sample differs when it is queried again or among others: put"
     " it in evaluation mode (model.eval()), and average its noise where it has any."
 )
+AUGMENTED = (
+    "Look at the inputs first: {} gives others for the same samples when it is read again. Random"
+    " augmentation hides a leak, or makes one up where one side alone has it: switch it off."
+)
 TIED = (
     "Scores tie: state a rate of false positives that the attacks can reach, or give the outputs"
     " with more digits"
