@@ -12,12 +12,12 @@ import pytest
 import torch
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
-from sklearn.ensemble import RandomForestClassifier
-from sklearn.linear_model import LogisticRegression
+from sklearn.ensemble import RandomForestClassifier, VotingClassifier
+from sklearn.linear_model import LogisticRegression, Ridge
 from sklearn.multioutput import MultiOutputClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
-from sklearn.svm import LinearSVC
+from sklearn.svm import SVC, LinearSVC
 
 import mia_nb as mia
 from mia_nb.auditing import read_outputs
@@ -151,6 +151,58 @@ def test_an_estimator_of_other_classes_is_refused_with_advice_that_works():
         audit(lambda x: 3 * x[:, :2], y=words)
     numbers = np.unique(words, return_inverse=True)[1]
     assert audit(LogisticRegression().fit(X[:100], numbers[:100]), y=numbers)
+
+
+NO_AUDIT = {  # an estimator, fitted or not, and what is said of it
+    "not fitted": (LogisticRegression(), False, "not fitted; wanted a fitted classifier"),
+    "a pipeline that is not fitted": (
+        make_pipeline(StandardScaler(), LogisticRegression()),
+        False,
+        "not fitted; wanted a fitted classifier",
+    ),
+    "a regressor": (Ridge(), True, "a regressor, .* wanted a fitted classifier"),
+    "a pipeline of a regressor": (
+        make_pipeline(StandardScaler(), Ridge()),
+        True,
+        "a regressor, .* wanted a fitted classifier",
+    ),
+    "votes": (
+        VotingClassifier([("one", LogisticRegression()), ("two", LinearSVC())]),
+        True,
+        "the predicted class alone; wanted predict_proba or",
+    ),
+    "a class": (LogisticRegression, False, "is a class; wanted a trained model of it"),
+    "a class of networks": (torch.nn.Linear, False, "is a class; wanted a trained model of it"),
+}
+
+
+@pytest.mark.parametrize("kind", NO_AUDIT)
+@pytest.mark.parametrize("words", [False, True])
+def test_an_estimator_that_cannot_be_audited_is_refused_with_the_reason(kind, words):
+    model, fitted, says = NO_AUDIT[kind]
+    if fitted:
+        model = clone(model).fit(X[:100], Y[:100])
+    with pytest.raises(ValueError, match=says) as told:
+        audit(model, y=np.array(["no", "yes"])[Y] if words else Y)
+    assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize("classes", [3, 4])
+@pytest.mark.parametrize(
+    "wrap", [lambda svc: svc, lambda svc: make_pipeline(StandardScaler(), svc)]
+)
+def test_scores_of_pairs_of_classes_are_not_taken_for_those_of_classes(classes, wrap):
+    y = np.arange(200) % classes
+    model = wrap(SVC(decision_function_shape="ovo")).fit(X[:100], y[:100])
+    with pytest.raises(ValueError, match=r"decides between pairs .*decision_function_shape='ovr'"):
+        audit(model, y=y)
+    model.set_params(**{name: "ovr" for name in model.get_params() if name.endswith("n_shape")})
+    accuracy = (model.predict(X) == y).mean()
+    assert audit(model, y=y).signals.correct.mean() == pytest.approx(accuracy, abs=0.05)
+
+
+def test_of_two_classes_there_is_one_pair():
+    assert audit(SVC(decision_function_shape="ovo").fit(X[:100], Y[:100])).signals.shape
 
 
 LABELS = {  # what an estimator was trained on in place of 0 and 1

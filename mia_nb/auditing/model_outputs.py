@@ -184,9 +184,23 @@ def named_classes(model: object) -> list | None:
 
 def _classes(model: object) -> list | None:
     """The classes of a scikit-learn estimator, a list for each of several outputs; None for other
-    models.
+    models. ValueError for an estimator that cannot be audited.
     """
+    if isinstance(model, type):
+        raise ValueError(f"model={shown(model)} is a class; wanted a trained model of it")
     declared = getattr(model, "classes_", None)
+    is_estimator = hasattr(model, "fit") and hasattr(model, "predict") and not callable(model)
+    if is_estimator and declared is None:
+        raise ValueError(
+            f"model={shown(model)} has no classes, as it is a regressor, finds outliers or is not"
+            " fitted; wanted a fitted classifier"
+        )
+    if is_estimator and not _gives_scores(model):
+        raise ValueError(
+            f"model={shown(model)} gives the predicted class alone; wanted predict_proba or"
+            " decision_function (CalibratedClassifierCV adds it, to a VotingClassifier"
+            " voting='soft')"
+        )
     if declared is None or not _gives_scores(model):
         return None
     return [np.asarray(part).tolist() for part in declared]
@@ -216,7 +230,18 @@ def logits_function(model: object, estimator_classes: list | None = None) -> Cal
         )
     if hasattr(model, "predict_proba"):
         return lambda x: np.log(np.asarray(model.predict_proba(x)).clip(SMALLEST))
+    if len(classes) > 2 and "ovo" in _decision_shapes(model):
+        raise ValueError(
+            f"model={shown(model)} decides between pairs of its {len(classes)} classes; wanted a"
+            " score of each class: decision_function_shape='ovr', which needs no other training"
+        )
     return model.decision_function
+
+
+def _decision_shapes(model: object) -> list:
+    """The `decision_function_shape` of an estimator and of those that it is made of."""
+    options = model.get_params() if hasattr(model, "get_params") else {}
+    return [value for name, value in options.items() if name.endswith("decision_function_shape")]
 
 
 def wants_columns(model: object) -> bool:
