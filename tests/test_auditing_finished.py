@@ -771,6 +771,9 @@ def test_data_that_do_not_fit_are_refused_in_a_line():
     fails("train cannot be read", logits, x1, test)
     fails("test has .* 200, .*wanted as many|test has .*200.*150", logits, (x1, y1), (x0, y0[:150]))
     fails("labels of shape", logits, (x1, np.eye(4)[y1]), test)
+    for odd in (np.linspace(0.5, 3.5, 200), np.where(y1 == 1, np.nan, y1)):
+        fails("labels that are no whole numbers.*a regression", logits, (x1, odd), test)
+        fails("test has .* labels that are no whole numbers", logits, (x1, y1), (x0, [*odd]))
     fails(r"labels of shape \(\)", logits, (x1, 5), test)
     fails("one shape", logits, (x1[:, :3], y1), test)
     fails(r"labels .*np\.unique", logits, (x1, y1.astype(str)), (x0, y0.astype(str)))

@@ -78,7 +78,13 @@ def _samples(
     if estimator_classes is not None and y.ndim == 1:
         y = class_numbers(name, y, estimator_classes)
     y = whole_numbers(y)
-    if y.dtype.kind not in "biuf":
+    if y.dtype.kind == "f":
+        odd = y[~(np.isfinite(y) & (y == np.rint(y)))]
+        raise ValueError(
+            f"{name} has {len(odd)} labels that are no whole numbers, {shown(odd[:3].tolist())}"
+            " ...; wanted class numbers from 0: a regression cannot be audited"
+        )
+    if y.dtype.kind not in "biu":
         raise ValueError(
             f"{name} has labels {shown(y[:3].tolist())} ...; wanted class numbers from 0:"
             " np.unique(y, return_inverse=True)[1] of train and test together"
