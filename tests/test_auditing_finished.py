@@ -486,6 +486,42 @@ def test_references_with_masks_find_more_than_the_model_alone():
     assert "no model to compare with" in alone.to_dict()["design"]["words"]
 
 
+def halves(x, y, mask, seed):
+    """References on a half and on the others, each with its mask."""
+    return [(memorising(x[m], y[m], seed + n), m) for n, m in enumerate((mask, ~mask))]
+
+
+@pytest.mark.parametrize("more", ["alone", "beside the finished model's own split"])
+def test_two_references_on_complementary_halves_serve(more):
+    (x1, y1), (x0, y0) = numbered(200)
+    x, y = np.concatenate([x1, x0]), np.concatenate([y1, y0])
+    model = memorising(x1, y1, 9)
+    mask = np.random.default_rng(1).permutation(400) < 200
+    references = halves(x, y, mask, 3)
+    if more != "alone":
+        references += halves(x, y, np.arange(400) < 200, 5)
+    found = quick(model, (x1, y1), (x0, y0), references=references)
+    assert "Compared with 2 models trained on 200 samples" in found.text
+    assert "(1 with and 1 without the typical sample" in found.text
+    assert found.self_test.passed and np.isfinite(found.self_test.table.query("p == p").value).all()
+    # the mean of a reference with and one without each sample, by hand
+    margins = found.signals.margin[:3, 0]
+    area = metrics.auc(margins[0] - margins[1:].mean(0), np.arange(400) < 200)
+    assert metrics.by_attack(found.table, "auc").loc["max", "value"] > 0.95 * area > 0.6
+
+
+def test_references_of_the_finished_models_own_split_alone_are_refused():
+    (x1, y1), (x0, y0) = numbered(20)
+    x, y = np.concatenate([x1, x0]), np.concatenate([y1, y0])
+    own = halves(x, y, np.arange(40) < 20, 5)
+    for references in (own, own[:1]):
+        fails(
+            f"each of the {len(references)} references was trained on exactly .*mia-nb plan",
+            *(memorising(x1, y1, 9), (x1, y1), (x0, y0)),
+            references=references,
+        )
+
+
 def test_twins_are_made_from_complementary_halves_and_attacked_in_turn(tmp_path):
     train, test = numbered(60)
     found = quick(memorising(*train, 9), train, test, retrain=memorising, models=6, root=tmp_path)

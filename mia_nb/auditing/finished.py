@@ -43,6 +43,7 @@ from mia_nb.checks import checked, shown
 from mia_nb.metrics import by_group, self_test, summary
 from mia_nb.metrics.bootstrap import RESAMPLES
 from mia_nb.metrics.groups import largest_contribution
+from mia_nb.metrics.pairs import same_or_complement
 from mia_nb.metrics.sentences import WHAT_LOWERS
 from mia_nb.metrics.targets import FPR
 from mia_nb.types import Scores, Signals
@@ -352,8 +353,16 @@ def _compared(
     if not others:
         raise ValueError("references=[]: wanted (model, mask) of one or more, or None")
     masks, logits = zip(*others, strict=True)
-    count = len(masks)
-    trained = np.sum(masks, axis=0)  # how many references were trained on each sample
+    # those of the finished model's own split serve as no references
+    same_split = same_or_complement(np.stack(masks), arrays["member"][0])
+    if same_split.all():
+        raise ValueError(
+            f"each of the {len(masks)} references was trained on exactly the samples of train, or"
+            " of test; wanted random choices of both (mia-nb plan draws such masks)"
+        )
+    compared = np.stack(masks)[~same_split]
+    count = len(compared)
+    trained = compared.sum(0)  # how many references were trained on each sample
     k = int(np.median(np.minimum(trained, count - trained)))
     if not k:
         raise ValueError(
@@ -366,11 +375,10 @@ def _compared(
     }
     signals = outputs_from(of_all, "finished", "").signals
     audit = _judged(signals, suite(k), options, targets=[0])
-    size = np.sum(masks, axis=1).mean()
     comparison = (
-        f"Compared with {count} models trained on {size:,.0f} samples each of train and test ({k}"
-        f" with and {k} without the typical sample; the finished model was trained on"
-        f" {arrays['member'].sum():,})."
+        f"Compared with {count} models trained on {compared.sum(1).mean():,.0f} samples each of"
+        f" train and test ({k} with and {k} without the typical sample; the finished model was"
+        f" trained on {arrays['member'].sum():,})."
     )
     return audit, comparison
 

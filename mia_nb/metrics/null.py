@@ -135,13 +135,14 @@ def self_test(
     tested = {name: of_signals(attack) for name, attack in attacks.items() if name not in FITTED}
     able, refused = _able(tested, signals)
     blind = able | {"mean reference margin": of_signals(_mean_reference_margin)}
+    targets = _targets(signals, keep_complement)
     rows = [
         *refused,
         *_design(signals, pair, keep_complement),
-        *_blind(signals, blind, pair),
-        *_n1_noise(signals, able, pair, rng),
-        *_n3_sign(signals, able, pair),
-        *_n2_redrawn(signals, able, pair, n_resamples, rng),
+        *_blind(signals, blind, pair, targets),
+        *_n1_noise(signals, able, pair, targets, rng),
+        *_n3_sign(signals, able, pair, targets),
+        *_n2_redrawn(signals, able, pair, targets, n_resamples, rng),
     ]
     table = pd.DataFrame(rows)[COLUMNS]
     failed = table["verdict"].str.startswith("FAIL").any()
@@ -172,6 +173,34 @@ def _able(attacks: dict[str, Scoring], signals: Signals) -> tuple[dict[str, Scor
         why = refused[0].verdict if refused else "none was given"
         raise ValueError(f"no attack can run on these signals: {why}")
     return able, refused
+
+
+def _targets(signals: Signals, keep_complement: bool) -> np.ndarray:
+    """Rows of the models that can be targets: those with a reference on both sides of some sample.
+
+    Beside one model and two references on complementary halves each half has a single reference,
+    and attacks refuse it. Where no row has both sides, attacks that run need none: all rows.
+    """
+    masks = signals.member[:, ~signals.population]
+    able = []
+    for target in range(len(masks)):
+        references = masks[signals.reference_rows(target, keep_complement=keep_complement)]
+        able.append(bool((references.any(0) & ~references.all(0)).any()))
+    return np.flatnonzero(able) if any(able) else np.arange(len(masks))
+
+
+def _targets(signals: Signals, keep_complement: bool) -> np.ndarray:
+    """Rows of the models that can be targets: those with a reference on each side of some sample.
+
+    One model and two references on complementary halves leave each half a single reference, and
+    attacks refuse such a target. Where no row has both sides, attacks that run need none: all rows.
+    """
+    masks = signals.member[:, ~signals.population]
+    able = []
+    for target in range(len(masks)):
+        references = masks[signals.reference_rows(target, keep_complement=keep_complement)]
+        able.append(bool((references.any(0) & ~references.all(0)).any()))
+    return np.flatnonzero(able) if any(able) else np.arange(len(masks))
 
 
 def holm(p: Sequence[float]) -> np.ndarray:
@@ -241,11 +270,13 @@ def _design(signals: Signals, pair: np.ndarray, keep_complement: bool) -> list[C
     ]
 
 
-def _blind(signals: Signals, attacks: dict[str, Scoring], pair: np.ndarray) -> list[Check]:
+def _blind(
+    signals: Signals, attacks: dict[str, Scoring], pair: np.ndarray, targets: np.ndarray
+) -> list[Check]:
     """Attacks on constant outputs, one target for each unit: complementary models have opposite
     scores, so that their mean would test nothing.
     """
-    worlds = [_silenced(signals, row) for row in first_rows(pair)]
+    worlds = [_silenced(signals, row) for row in targets[first_rows(pair[targets])]]
     areas = np.empty((len(attacks), len(worlds)))
     for i, attack in enumerate(attacks.values()):
         for j, world in enumerate(worlds):
@@ -273,9 +304,7 @@ def _silenced(signals: Signals, row: int) -> Signals:
     return replace(model, **constant, correct=np.ones_like(model.correct))
 
 
-def _mean_auc(
-    signals: Signals, attack: Scoring, pair: np.ndarray, targets: np.ndarray | None = None
-) -> float:
+def _mean_auc(signals: Signals, attack: Scoring, pair: np.ndarray, targets: np.ndarray) -> float:
     """AUC averaged over targets within each unit, then over units."""
     scores = attack(signals, targets=targets)
     areas = np.array([auc(*scored(scores, row)) for row in range(len(scores.value))])
@@ -283,12 +312,16 @@ def _mean_auc(
 
 
 def _n1_noise(
-    signals: Signals, attacks: dict[str, Scoring], pair: np.ndarray, rng: np.random.Generator
+    signals: Signals,
+    attacks: dict[str, Scoring],
+    pair: np.ndarray,
+    targets: np.ndarray,
+    rng: np.random.Generator,
 ) -> list[Check]:
     """N1: attacks on fresh noise."""
     null = _noise_world(signals, rng)
-    areas = np.array([[_mean_auc(null, attack, pair)] for attack in attacks.values()])
-    error = error_of_mean(_null_error(signals), len(pair))
+    areas = np.array([[_mean_auc(null, attack, pair, targets)] for attack in attacks.values()])
+    error = error_of_mean(_null_error(signals), len(targets))
     return _worst("N1", list(attacks), areas, error)
 
 
@@ -329,11 +362,12 @@ def _n2_redrawn(
     signals: Signals,
     attacks: dict[str, Scoring],
     pair: np.ndarray,
+    targets: np.ndarray,
     n_resamples: int,
     rng: np.random.Generator,
 ) -> list[Check]:
     """N2: exact randomisation test over masks redrawn from the same design."""
-    targets = np.concatenate([rows[:2] for rows in rows_of_pairs(pair)[:2]])
+    targets = targets[np.concatenate([rows[:2] for rows in rows_of_pairs(pair[targets])[:2]])]
     redrawn = {name: [] for name in attacks}
     for mask in redraw(signals, n_resamples, rng):
         world = replace(signals, member=mask)
@@ -353,12 +387,14 @@ def _n2_redrawn(
     return rows
 
 
-def _n3_sign(signals: Signals, attacks: dict[str, Scoring], pair: np.ndarray) -> list[Check]:
+def _n3_sign(
+    signals: Signals, attacks: dict[str, Scoring], pair: np.ndarray, targets: np.ndarray
+) -> list[Check]:
     """N3: attacks on the real signals, whose AUC must not lie below 1/2."""
-    error = error_of_mean(_null_error(signals), len(pair))
+    error = error_of_mean(_null_error(signals), len(targets))
     rows = []
     for name, attack in attacks.items():
-        value = _mean_auc(signals, attack, pair)
+        value = _mean_auc(signals, attack, pair, targets)
         inverted = value < 0.5 - SIGN_ERRORS * error
         verdict = "flag: inverted or leaking design" if inverted else "pass"
         rows.append(Check("N3", name, verdict, value, error))
