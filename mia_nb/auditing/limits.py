@@ -27,7 +27,7 @@ FORM = re.compile(rf"\s*{METRIC}\s*>\s*(?P<limit>{NUMBER})\s*", re.IGNORECASE)
 FEWEST_PAIRS = 3
 UNDECLARED = (
     "cannot be measured in this design: an audited bound needs a fair coin per image, declared as"
-    " split=bernoulli"
+    " split=bernoulli, so that about half of the audited images are members"
 )
 
 
