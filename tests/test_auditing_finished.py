@@ -896,6 +896,28 @@ def test_a_plan_and_what_its_models_put_out_become_a_file_that_is_read(tmp_path,
     assert np.array_equal(found.signals.margin, mia_nb.Signals.from_logits(logits, y).margin)
 
 
+@pytest.mark.parametrize("other", ["samples", "models", "seed", "a text", "an .npz", "a folder"])
+def test_a_plan_is_not_written_over_another_or_over_any_other_file(tmp_path, other):
+    path = tmp_path / "plan.npz"
+    drawn = {"samples": 40, "models": 4, "seed": 0}
+    if other in drawn:
+        auditing.plan(**drawn | {other: drawn[other] + 2}, out=path)
+    elif other == "a folder":
+        path.mkdir()
+    elif other == "a text":
+        path.write_text("results")
+    else:
+        np.savez(path, logits=np.zeros(3))
+    before = None if path.is_dir() else path.read_bytes()
+    with pytest.raises(
+        ValueError, match=r"plan\.npz is there and is not this plan; .* another name"
+    ):
+        auditing.plan(**drawn, out=path)
+    assert path.is_dir() or path.read_bytes() == before
+    again = auditing.plan(**drawn, out=tmp_path / "other.npz")
+    assert auditing.plan(**drawn, out=again) == again
+
+
 def test_what_cannot_be_collected_is_said_in_a_line_and_nothing_is_written(tmp_path):
     rng, y, out = np.random.default_rng(0), np.arange(40) % 2, tmp_path / "outputs.npz"
     plan = auditing.plan(40, 4, out=tmp_path / "plan.npz")
@@ -903,6 +925,7 @@ def test_what_cannot_be_collected_is_said_in_a_line_and_nothing_is_written(tmp_p
     (tmp_path / "bad.npy").write_text("no array")
     for message, given in {
         r"logits \(3, 40, 2\), .*member \(4, 40\) do not fit together": logits[:3],
+        "wanted a list, with an entry for each model": str(tmp_path / "*.npy"),
         "must have the same shape": [*logits[:3], logits[3, :20]],
         "bad.npy: wanted .npy": [*logits[:3], tmp_path / "bad.npy"],
         "plan.npz: wanted .npy": [*logits[:3], plan],

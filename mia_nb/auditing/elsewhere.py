@@ -12,7 +12,7 @@ from mia_nb._files import replacing
 from mia_nb.arguments import Anything, Array, Count, PathLike, Positive, Whole
 from mia_nb.auditing.outputs import outputs_from
 from mia_nb.auditing.samples import in_one_line, numpy_of
-from mia_nb.checks import checked
+from mia_nb.checks import checked, shown
 
 
 @checked
@@ -34,11 +34,17 @@ def plan(
         seed: of the draw.
         out: path of the .npz to write: member (models, samples), split.
 
-    Returns: the path. Raises ValueError for an odd number of models, or fewer than two samples.
+    Returns: the path. Raises ValueError for an odd number of models, fewer than two samples, and
+    where `out` is another plan, or any other file: models may have been trained by it.
     """
     from mia_nb.data import paired_membership  # torch
 
     member = paired_membership(models, samples, labels=labels, seed=seed)
+    if Path(out).exists() and not _holds(Path(out), member):
+        raise ValueError(
+            f"{out} is there and is not this plan; models may have been trained by it: give another"
+            " name, or remove it first"
+        )
     return _written(out, {"member": member, "split": np.array("pairs")})
 
 
@@ -60,10 +66,21 @@ def collect(
     samples, and all that `read_outputs` refuses; nothing is written then.
     """
     arrays, _ = npz_arrays(Path(plan), ("member", "split"))
+    if isinstance(logits, str | os.PathLike):
+        raise ValueError(f"logits={shown(logits)}: wanted a list, with an entry for each model")
     arrays["logits"] = np.stack([array_in(of_model) for of_model in logits])
     arrays["labels"] = numpy_of(labels)
     outputs_from(arrays, "collected", "")
     return _written(out, arrays)
+
+
+def _holds(path: Path, member: np.ndarray) -> bool:
+    """Whether this file is a plan with these masks."""
+    try:
+        arrays, _ = npz_arrays(path, ("member",))
+    except (OSError, ValueError):
+        return False
+    return "member" in arrays and np.array_equal(arrays["member"], member)
 
 
 def _written(out: str | Path, arrays: dict[str, np.ndarray]) -> Path:
