@@ -187,6 +187,19 @@ def test_small_groups_are_marked_and_never_named():
     assert "groups" not in str(alone) and len(alone.by_group) == 1
 
 
+@pytest.mark.parametrize("attack", ["loss", "correctness"])
+def test_a_groups_rate_of_0_that_ties_leave_says_so_as_the_table_of_attacks_does(attack):
+    signals = make(8, 1200, leak=1.0)
+    groups = np.array(["many"] * 700 + ["more"] * 480 + ["few"] * 20)
+    table = metrics.by_group(score(attack, signals), groups, n_resamples=20)
+    view = metrics.readable_groups(table)["TPR at 10 % FPR"]
+    whole = metrics.readable(metrics.summary({attack: score(attack, signals)}, n_resamples=20))
+    assert view["few"] == "n/m" and "tied" not in table.loc["few", "remark"]
+    tied = attack == "correctness"
+    assert (view["many"] == whole["TPR at 10 % FPR"].iloc[0] == view["more"]) == tied
+    assert (table.loc["many", "remark"] == "tied") == tied and view["many"].startswith("0:") == tied
+
+
 def test_where_something_leaks_the_studies_are_named_and_never_as_a_promise():
     leaking, _ = said()
     quiet, _ = said(leak=0)

@@ -14,12 +14,13 @@ from mia_nb.arguments import Array, Count, Several
 from mia_nb.checks import checked
 from mia_nb.metrics.bootstrap import RESAMPLES, bootstrap
 from mia_nb.metrics.curve import measurable
-from mia_nb.metrics.table_text import percent_interval, share_interval
-from mia_nb.metrics.targets import per_target, smallest
+from mia_nb.metrics.table_text import NO_LOWER_RATE, percent_interval, share_interval
+from mia_nb.metrics.targets import per_target, smallest, tied_floor
 from mia_nb.metrics.uncertainty import DIFFERENCE, interval, intervals_of_rows, with_ends
 from mia_nb.types import Scores
 
 FEWEST = 5  # with fewer members or non-members a group has no metrics
+TIED = "tied"
 FEW = 30  # with fewer members or non-members a group is compared with no other
 RATE = 0.1  # false positive rate at which groups have a TPR
 TPR = f"tpr@{RATE:g}"
@@ -49,7 +50,8 @@ def by_group(
         auc and tpr@0.1 (thresholds within the group), each with _low and _high (95 %, those of
         `metrics.intervals`), n1, n0 (of the target that has fewest), a remark: "n/m" below 5
         members or non-members, "few" below 30, "tpr n/m" where 10 % false positives are fewer than
-        10 samples; and above, the group's AUC minus the mean of the other groups', with ends of
+        10 samples, "tied" where scores tie and no threshold accuses so few, so that the TPR is 0;
+        and above, the group's AUC minus the mean of the other groups', with ends of
         `metrics.interval` at level 1 - 0.05 / G over the G groups that are not few (NaN for the
         others). A group stands out where above_low > 0; if all groups leak equally, at
         least one does so in at most 2.5 % of audits.
@@ -75,6 +77,7 @@ def by_group(
         part = replace(scores, value=scores.value[:, inside], member=scores.member[:, inside])
         n1, n0 = smallest(part)
         row = {}
+        tied = False
         for metric in METRICS:
             row |= with_ends(metric, math.nan, math.nan, math.nan)
         if min(n1, n0) >= FEWEST:
@@ -84,9 +87,10 @@ def by_group(
             table = intervals_of_rows(targets, drawn)
             for metric in METRICS:
                 row |= with_ends(metric, *table.loc[metric])
+            tied = row[TPR] == 0 and tied_floor(part) > RATE
             if min(n1, n0) >= FEW:
                 areas[group] = (targets["auc"].to_numpy(), drawn["auc"])
-        rows[group] = row | {"n1": n1, "n0": n0, "remark": _remark(n1, n0)}
+        rows[group] = row | {"n1": n1, "n0": n0, "remark": _remark(n1, n0, tied)}
     above = _above_others(areas, scores.pair)
     for group, row in rows.items():
         if group in above:
@@ -96,8 +100,8 @@ def by_group(
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("group")
 
 
-def _remark(n1: int, n0: int) -> str:
-    """What a group of so few members and non-members cannot show."""
+def _remark(n1: int, n0: int, tied: bool) -> str:
+    """What a group of so few members and non-members, or of tied scores, cannot show."""
     if min(n1, n0) < FEWEST:
         return "n/m"
     remarks = []
@@ -105,6 +109,8 @@ def _remark(n1: int, n0: int) -> str:
         remarks.append("few")
     if not measurable(TPR, n0):
         remarks.append("tpr n/m")
+    elif tied:
+        remarks.append(TIED)
     return ", ".join(remarks)
 
 
@@ -167,10 +173,11 @@ def _group_name(name: object, kind: str) -> str:
 
 
 def readable_groups(table: pd.DataFrame) -> pd.DataFrame:
-    """A `by_group` table as text for people: "0.626 [0.611, 0.640]", a rate "17 % [15, 19]", and
-    n/m for small groups.
+    """A `by_group` table as text for people: "0.626 [0.611, 0.640]", a rate "17 % [15, 19]", n/m
+    for small groups, and the reason of a rate of 0 where scores tie.
     """
     tpr = _cells(table, TPR, percent_interval)
+    tpr = tpr.mask(table["remark"].str.contains(TIED), NO_LOWER_RATE)
     view = {
         "AUC": _cells(table, "auc", share_interval),
         f"TPR at {100 * RATE:g} % FPR": tpr.mask(table["remark"].str.contains("n/m"), "n/m"),

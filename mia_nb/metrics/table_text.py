@@ -12,6 +12,8 @@ from mia_nb.attacks import NAMES
 from mia_nb.checks import checked
 from mia_nb.metrics.tables import by_attack, rates_of
 
+NO_LOWER_RATE = "0: tied scores allow no lower FPR"  # in place of a TPR
+
 
 @checked
 def readable(table: pd.DataFrame, *, full: Flag = False, percent: Flag = True) -> pd.DataFrame:
@@ -83,7 +85,7 @@ def _why_no_rate(row: pd.Series) -> str:
     if not row["measurable"]:
         return f"n/m (n0 = {row['n0']})"
     if row["value"] == 0 and row["fpr_floor"] > row["fpr"]:
-        return "0: tied scores allow no lower FPR"
+        return NO_LOWER_RATE
     return ""
 
 
