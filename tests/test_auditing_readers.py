@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy import sparse
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
 from sklearn.ensemble import RandomForestClassifier, VotingClassifier
@@ -568,6 +569,27 @@ def test_what_a_model_or_a_training_raises_is_said_with_its_cause(error, tmp_pat
 def test_a_training_of_one_argument_is_refused_by_what_it_is_called_with(tmp_path):
     with pytest.raises(ValueError, match=r"retrain\(images, labels, seed\) fails"):
         audit(lambda x: 3 * x[:, :2], retrain=lambda x: x, root=tmp_path, models=4)
+
+
+def test_whole_numbers_in_a_column_of_objects_are_labels():
+    model = lambda x: 3 * x[:, :2]  # noqa: E731
+    plain = audit(model).signals.margin
+    for labels in (pd.Series(Y, dtype=object), np.array([int(y) for y in Y], object)):
+        np.testing.assert_array_equal(audit(model, y=labels).signals.margin, plain)
+    for odd in ("1", None, 0.5):
+        labels = np.array([*Y[:-1], odd], object)
+        with pytest.raises(ValueError, match="test has labels"):
+            audit(model, y=labels)
+
+
+@pytest.mark.parametrize("kind", ["csr_matrix", "coo_array"])
+def test_a_sparse_matrix_is_refused_with_advice_that_works(kind):
+    model = LogisticRegression().fit(getattr(sparse, kind)(X[:100]), Y[:100])
+    x = getattr(sparse, kind)(X)
+    parts = [(getattr(sparse, kind)(X[part]), Y[part]) for part in (slice(100), slice(100, 200))]
+    with pytest.raises(ValueError, match=rf"x is a sparse {kind}; pass x.toarray\(\)"):
+        mia.audit(model, *parts)
+    assert audit(model, x=x.toarray()).signals.shape == (1, 1, 200)
 
 
 def test_groups_may_be_numbers_and_text_together():

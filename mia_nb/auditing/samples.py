@@ -65,7 +65,7 @@ def _samples(
     try:
         if isinstance(data, tuple | list) and len(data) == 2:
             x, y = data
-            _refuse_several_inputs(x, y)
+            _refuse_other_inputs(x, y)
         else:
             items = [sample_of(item) for item in items_of(data)]
             x, y = zip(*items, strict=True)
@@ -98,8 +98,13 @@ def _samples(
     return x, y
 
 
-def _refuse_several_inputs(x: object, y: object) -> None:
-    """ValueError where x is a tuple or mapping of inputs in place of samples."""
+def _refuse_other_inputs(x: object, y: object) -> None:
+    """ValueError where x is a tuple or mapping of inputs, not of samples, or a sparse matrix."""
+    if hasattr(x, "toarray"):
+        raise ValueError(
+            f"x is a sparse {type(x).__name__}; pass x.toarray(), or texts and a pipeline of the"
+            " vectoriser and the model"
+        )
     if isinstance(x, Mapping):
         raise ValueError(f"x is a mapping of {shown([*x])}; {STACK}")
     if not isinstance(x, tuple | list) or len(x) == len(y):
@@ -109,7 +114,9 @@ def _refuse_several_inputs(x: object, y: object) -> None:
 
 
 def whole_numbers(labels: np.ndarray) -> np.ndarray:
-    """Labels that are whole numbers in floats as integers, any others unchanged."""
+    """Labels that are whole numbers in floats or objects as integers, any others unchanged."""
+    if labels.dtype == object and pd.api.types.infer_dtype(labels, skipna=False) == "integer":
+        return labels.astype(np.int64)
     if labels.dtype.kind == "f" and (np.isfinite(labels) & (labels == np.rint(labels))).all():
         return labels.astype(np.int64)
     return labels
