@@ -28,6 +28,7 @@ from test_display import cells_of as statements_of
 from test_readme import CODE
 from test_report import executed, export, figure
 
+import mia_nb
 from mia_nb import plots, store
 from mia_nb.attacks import ATTACKS
 from mia_nb.cli.notebooks import plan
@@ -187,6 +188,26 @@ def test_the_line_of_every_attack_is_seen_on_the_paper_of_a_report(tmp_path, bro
             "document.querySelectorAll('.scatterlayer path.js-line').length"
         ) == len(ATTACKS)
         assert least_contrast_of_lines(page, 0) >= 4.5
+
+
+def test_names_of_any_length_push_no_column_off_the_page_of_an_audit(tmp_path, browser):
+    rng = np.random.default_rng(0)
+    z, y = rng.normal(size=(60, 2)), np.arange(60) % 2
+    parts = [(np.arange(60)[part, None], y[part]) for part in (slice(30), slice(30, 60))]
+    found = mia_nb.audit(
+        lambda x: z[x[:, 0]],
+        *parts,
+        classes=["a" * 200, "of words " * 30],
+        groups=np.where(rng.random(60) < 0.5, "/".join(["folder"] * 40), "b"),
+        n_resamples=20,
+    )
+    out = found.report(tmp_path / "audit.html", name="m" * 200)
+    with lab.fresh_page(browser, offline=True) as (page, external, errors):
+        page.set_viewport_size({"width": 1366, "height": 768})
+        page.goto(out.as_uri())
+        lab.wait_for_figures(page, 1)
+        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+        assert (external, errors) == ([], [])
 
 
 OVERLAPS = """(() => {
