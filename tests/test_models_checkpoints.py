@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import pickle
+import warnings
 
 import pytest
 import safetensors.torch
@@ -107,6 +109,22 @@ def test_what_does_not_fit_is_refused_in_one_line_and_leaves_the_network(kind, t
     assert "model.pt" in message and "\n" not in message and "\x1b" not in message
     assert len(message.replace(str(tmp_path), "")) < 420
     assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
+
+
+@pytest.mark.parametrize("kind", ["a pickle", "TorchScript"])
+def test_what_torch_warns_of_in_a_file_that_is_refused_is_not_said_besides(kind, tmp_path):
+    path = tmp_path / "model.pt"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that TorchScript is deprecated
+        if kind == "a pickle":
+            path.write_bytes(pickle.dumps(network(), protocol=4))
+        else:
+            torch.jit.trace(network().eval(), torch.zeros(2, 4)).save(path)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        with pytest.raises(ValueError, match=r"without executing code.*save the weights alone"):
+            load_weights(network(), path)
+    assert not said
 
 
 @pytest.mark.parametrize("kind", ["missing", "folder", "pipe", "junk"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -66,7 +67,10 @@ def _read_checkpoint(path: Path) -> Mapping:
     try:
         if path.suffix == ".safetensors":
             return safetensors.torch.load_file(path)
-        content = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            # of other readers and of issues to file; what is wrong with the file is raised
+            warnings.simplefilter("ignore")
+            content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         reason = COLOURS.sub("", " ".join(f"{type(error).__name__}: {error}".split()))
         raise ValueError(
