@@ -176,20 +176,6 @@ def _able(attacks: dict[str, Scoring], signals: Signals) -> tuple[dict[str, Scor
 
 
 def _targets(signals: Signals, keep_complement: bool) -> np.ndarray:
-    """Rows of the models that can be targets: those with a reference on both sides of some sample.
-
-    Beside one model and two references on complementary halves each half has a single reference,
-    and attacks refuse it. Where no row has both sides, attacks that run need none: all rows.
-    """
-    masks = signals.member[:, ~signals.population]
-    able = []
-    for target in range(len(masks)):
-        references = masks[signals.reference_rows(target, keep_complement=keep_complement)]
-        able.append(bool((references.any(0) & ~references.all(0)).any()))
-    return np.flatnonzero(able) if any(able) else np.arange(len(masks))
-
-
-def _targets(signals: Signals, keep_complement: bool) -> np.ndarray:
     """Rows of the models that can be targets: those with a reference on each side of some sample.
 
     One model and two references on complementary halves leave each half a single reference, and
