@@ -61,6 +61,35 @@ def test_scoring_leaves_the_signals_as_they_were():
         assert np.array_equal(getattr(world, field.name), getattr(copy, field.name)), field.name
 
 
+def test_an_attack_of_ones_own_may_write_into_what_it_is_given():
+    def in_place(target, references):
+        for given in (target, references):
+            for name in ("margin", "entropy", "correct", "top_log_p", "labels", "population"):
+                array = getattr(given, name)
+                array[...] = 0
+        references.member[...] = False
+        return np.zeros(46)
+
+    def centred(target, references):
+        margin = target.margin[0, 0]
+        margin -= references.margin[:, 0].mean(0)  # a view: this writes into the signals
+        references.margin[...] += 1
+        return margin
+
+    world = gaussian.__wrapped__(8, 40, population=6)
+    before = gaussian.__wrapped__(8, 40, population=6)
+    attacks.score(in_place, world)
+    scores = [attacks.score(centred, world) for _ in range(2)]
+    for field in fields(world):
+        now, then = getattr(world, field.name), getattr(before, field.name)
+        assert np.array_equal(now, then), field.name
+    for t in range(8):
+        target, references = before.hold_out(t)
+        wanted = target.margin[0, 0] - references.margin[:, 0].mean(0)
+        for found in scores:
+            np.testing.assert_allclose(found.value[t], wanted[:40], atol=1e-12)
+
+
 def test_the_references_that_an_attack_sees_are_the_pool_without_the_pair():
     world = gaussian(8, 40, population=6)
     seen = []

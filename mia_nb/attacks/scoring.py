@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -83,7 +84,8 @@ def score(
     and references that are on different scales or were queried differently.
 
     References are read block by block, so that memory beyond them hardly grows with their number;
-    shokri, song_mittal and functions of your own get a copy, rmia_tuned gets a copy of the samples
+    shokri, song_mittal and functions of your own get a copy for each target (also of the target, so
+    that an attack may write into its signals), rmia_tuned gets a copy of the samples
     that it chooses a temperature on. rmia, rmia_tuned, base, attack_r, lira, lira_smooth and nig
     read the models once for all targets (`summaries.left_out`): where M models are references of
     each other, about M log M models are read, not M^2. Medians and joint forms read all references
@@ -156,22 +158,30 @@ def _values(
     for option, value in (("missing", "nan"), ("allow_unequal", True)):
         if option in parameters and option not in options:
             tolerant[option] = value
-    select_models = pool.select  # users' functions, and attacks that learn a rule, need arrays
-    if plain in READS_BLOCKS:
-        select_models = partial(select_lazily, pool)
+    reads_blocks = plain in READS_BLOCKS
     audited = ~target.population
     values = np.empty((len(targets), audited.sum()))
     summaries = _summaries(plain, options, target.query_kind, pool, unit, set(held_out))
     for number, summary in summaries:
         rows = np.flatnonzero(unit != number)
-        references = select_models(rows) if len(rows) else None
+        references = select_lazily(pool, rows) if len(rows) and reads_blocks else None
         arguments = tolerant if summary is None else tolerant | {"summary": summary}
         for row in np.flatnonzero(held_out == number):
             t = targets[row]
             hidden_target = target.select(models=slice(t, t + 1)).hide()
+            if not reads_blocks:
+                # functions of a user's, which may write into what they are given
+                hidden_target = _copy_of_models(target, targets[[row]]).hide()
+                references = _copy_of_models(pool, rows) if len(rows) else None
             scores = _scores_of_target(function, name, hidden_target, references, arguments)
             values[row] = scores[audited]
     return values
+
+
+def _copy_of_models(signals: Signals, models: np.ndarray) -> Signals:
+    """Signals of the models of these rows, none of whose arrays are shared with the signals."""
+    chosen = signals.select(models=models)  # copies what has an axis of models
+    return replace(chosen, labels=chosen.labels.copy(), population=chosen.population.copy())
 
 
 def _scores_of_target(
