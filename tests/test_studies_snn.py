@@ -230,6 +230,16 @@ def test_an_fpr_that_ours_cannot_measure_is_said_so_in_the_table_that_people_rea
     )
 
 
+@pytest.mark.parametrize(("targets", "ends"), [(2, "no interval"), (4, "]")])
+def test_an_accuracy_of_one_pair_of_models_is_said_to_have_no_interval(targets, ends):
+    cells = study(as_claimed, samples=200, targets=targets)
+    table = studies.against_papers("snn", cells, n_resamples=DRAWS)
+    view = studies.against_papers_readable(table[table["ours"].notna()])
+    accuracies = view["test accuracy"][view["test accuracy"] != ""]
+    assert len(accuracies) and accuracies.str.endswith(ends).all()
+    assert not view.map(lambda text: "nan" in str(text)).any(axis=None)
+
+
 def test_a_margin_as_wide_as_the_rate_itself_decides_no_tpr():
     cells = study(as_claimed, samples=2000, targets=4)
     table = studies.comparisons("snn", cells, n_resamples=DRAWS)

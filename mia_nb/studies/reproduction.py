@@ -281,7 +281,8 @@ def against_papers_readable(table: pd.DataFrame) -> pd.DataFrame:
     Returns:
         A column for each field of the setting, and one for each metric, the published value first:
         "0.5458 | 0.561 [0.550, 0.571]"; "not run" where we have no such setting; "n/m (n0 = 700)"
-        where the FPR is too low for so few non-members.
+        where the FPR is too low for so few non-members; "0.561, no interval" of a single pair of
+        models.
     """
     # from the table's number, which follows the paper's name, to the attack
     setting_columns = list(table.columns[1 : table.columns.get_loc("metric")])
@@ -303,4 +304,6 @@ def _ours_text(row: pd.Series) -> str:
         return f"n/m (n0 = {row['n0']})"
     digits = 4 if row["metric"].startswith("tpr@") else 3
     ours, low, high = (f"{number:.{digits}f}" for number in row[["ours", "low", "high"]])
+    if np.isnan(row["low"]):  # of accuracies and gaps, where one pair of models was attacked
+        return f"{ours}, no interval"
     return f"{ours} [{low}, {high}]"
