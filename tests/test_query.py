@@ -136,8 +136,9 @@ def test_a_non_finite_model_is_named_with_its_sample(pool, images, tmp_path):
     name = next(k for k in state if k.endswith("bias"))
     state[name] = state[name] * float("nan")
     broken.folder.write_bytes("model_001.safetensors", safetensors.torch.save(state))
-    with pytest.raises(ValueError, match="model 1 gives a non-finite output for sample 0"):
+    with pytest.raises(ValueError, match="model 1 gives a non-finite output for sample 0") as told:
         ask(broken, images)
+    assert str(told.value).startswith(f"{broken.folder.path.name}: ")  # of several, which pool
 
 
 def test_signals_are_cached_and_an_altered_cache_is_made_again(pool, images, capsys):

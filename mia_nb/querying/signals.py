@@ -336,6 +336,7 @@ def _signals_of_model(
     """
     settings = job.settings
     dtype = job.pool.recipe.dtype
+    pool_name = job.pool.folder.path.name  # a notebook queries several pools
     module.load_state_dict(job.pool.state(model))
     activity = None
     info = {}
@@ -347,10 +348,11 @@ def _signals_of_model(
             info["activity"] = activity_names(module)
         signals = Signals.from_logits(logits[None], labels, temperature=settings["temperature"])
     except BlownUp as error:
-        raise ValueError(f"model {model}: {error}") from error
+        raise ValueError(f"{pool_name}: model {model}: {error}") from error
     except ValueError as error:
         # `from_logits` is given one model alone, which it calls model 0
-        raise ValueError(str(error).replace("model 0 gives", f"model {model} gives")) from error
+        refusal = str(error).replace("model 0 gives", f"model {model} gives")
+        raise ValueError(f"{pool_name}: {refusal}") from error
     return replace(signals, activity=activity, info=info)
 
 
