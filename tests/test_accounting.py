@@ -941,6 +941,8 @@ def test_bad_input_is_refused_in_one_line_that_says_what_was_wanted(name, good, 
         (750, {"batch": 0}, "batch=0: wanted a whole number from 1"),
         (750, {"epochs": "3"}, "epochs='3': wanted one number"),
         (750, {"epsilon": "8"}, "epsilon='8': wanted one number"),
+        (100, {"batch": 101}, "family 0 has batch=101, more than a model's 100 training samples"),
+        (31, {}, "family 0 has batch=32, more than a model's 31 training samples; take a smaller"),
     ],
 )
 def test_an_aim_that_describes_no_training_is_refused_in_one_line(members, change, wanted):

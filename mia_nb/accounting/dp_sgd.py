@@ -207,6 +207,11 @@ def aimed(families: Sequence[dict], recipe: Recipe, *, members: int, delta: floa
             batch = family.get("batch", recipe.batch)
             epochs = family.get("epochs", recipe.epochs)
             check(members=members, batch=batch, epochs=epochs)
+            if batch > members:
+                raise ValueError(
+                    f"family {number} has batch={batch}, more than a model's {members} training"
+                    " samples; take a smaller batch or more data"
+                )
             noise = noise_multiplier(
                 epsilon=target,
                 sample_rate=batch / members,
