@@ -276,7 +276,7 @@ def test_what_leaves_the_page_says_what_it_is_of(monkeypatch):
 
 def test_a_spreadsheet_gets_no_formula_from_a_class_name():
     def draw(x):
-        table = pd.DataFrame({"class": ["=1+1", "@x", "+a", "-0.5 [-1, 0]", "cat"]})
+        table = pd.DataFrame({"class": ["=1+1", "@x", "+a", "-0.5 [-1, 0]", "cat", "-", "-a"]})
         return View("one\ntwo", {}, table)
 
     text = Explorer("Names", {"x": slider("x", 0, 1, 0, 1)}, draw, rows=[]).csv()
@@ -287,6 +287,8 @@ def test_a_spreadsheet_gets_no_formula_from_a_class_name():
         "'+a",
         "-0.5 [-1, 0]",
         "cat",
+        "-",
+        "'-a",
     ]
 
 

@@ -361,8 +361,10 @@ def _label(value: object) -> str:
 
 
 def _quoted_formula(cell: object) -> object:
-    """The cell; text that a spreadsheet would run as a formula gets an apostrophe before it."""
-    if isinstance(cell, str) and re.match(r"[=@]|[+-](?![\d.])", cell):
+    """The cell; text that a spreadsheet would run as a formula gets an apostrophe before it. A
+    number is none, nor is the dash of a missing value.
+    """
+    if isinstance(cell, str) and re.match(r"[=@]|[+-](?![\d.]|$)", cell):
         return f"'{cell}"
     return cell
 
