@@ -111,6 +111,17 @@ def frames_of(value: Any, channels: int) -> int:
     return value
 
 
+def as_array(value: Any) -> np.ndarray:
+    """The value as an array. Tensors may be on a GPU, carry gradients, or be of bfloat16, which
+    NumPy lacks: these become float32.
+    """
+    if hasattr(value, "detach"):
+        value = value.detach().cpu()
+        if "bfloat16" in str(value.dtype):
+            value = value.float()
+    return np.asarray(value)
+
+
 def reals(name: str, value: Any) -> np.ndarray:
     """The value as float64, if it holds only real numbers; ValueError if not."""
     array = np.asarray(value)

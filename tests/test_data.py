@@ -26,6 +26,7 @@ from PIL import Image
 
 from mia_nb import _torchvision, data
 from mia_nb.data import autoaugment
+from mia_nb.types import Signals
 
 
 def one_line(error) -> str:
@@ -900,6 +901,18 @@ def test_arrays_of_many_kinds_are_read_without_a_word(tmp_path, change, recwarn)
     images = data.load(save(tmp_path, **(GOOD | change)))
     assert not recwarn.list and images.y.tolist() == [0, 1, 0, 1]
     assert images.classes[0] == ("a" if "classes" in change else "0")
+
+
+def test_tensors_of_bfloat16_and_with_gradients_are_read_as_those_of_float32():
+    x = torch.rand(6, 3, 4, 4).bfloat16()
+    y = torch.arange(6) % 2
+    wanted = data.from_arrays(x.float().numpy(), y.numpy())
+    for kind in (x, x.float().requires_grad_()):
+        assert torch.equal(data.from_arrays(kind, y).x, wanted.x)
+        logits = kind.flatten(2)  # (M, N, K)
+        signals = Signals.from_logits(logits, torch.tensor([0, 5, 2]))
+        plain = Signals.from_logits(x.float().flatten(2).numpy(), [0, 5, 2])
+        assert np.array_equal(signals.margin, plain.margin)
 
 
 def test_floats_too_bright_for_0_to_1_and_too_dark_for_0_to_255_are_refused(tmp_path):

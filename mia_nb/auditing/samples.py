@@ -8,7 +8,7 @@ from itertools import islice
 import numpy as np
 import pandas as pd
 
-from mia_nb.checks import shown
+from mia_nb.checks import as_array, shown
 from mia_nb.digests import digest
 
 # names of the input and of the label in data sets whose items are dicts
@@ -134,11 +134,8 @@ def in_one_line(error: BaseException, most: int) -> str:
 
 def numpy_of(values: object) -> np.ndarray:
     """Arrays, tensors or lists of these as one array, of objects where samples differ in shape."""
-    if hasattr(values, "detach"):
-        values = values.detach().cpu()
-        return (values.float() if "bfloat16" in str(values.dtype) else values).numpy()
     if not isinstance(values, tuple | list):
-        return np.asarray(values)
+        return as_array(values)
     parts = [numpy_of(part) for part in values]
     if len({part.shape for part in parts}) == 1:
         return np.stack(parts)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mia_nb.checks import frames_of, mask, shown
+from mia_nb.checks import as_array, frames_of, mask, shown
 from mia_nb.data.normalisation import check_scale, measure
 from mia_nb.types import Images
 
@@ -47,7 +47,7 @@ def from_arrays(
 
     Example: `from_arrays(x, y, classes=["cat", "dog"])`.
     """
-    x = np.asarray(x)
+    x = as_array(x)
     frames = 1
     if x.ndim == 5:  # frames are images until they are measured
         x = check_event_counts(x, name)
@@ -156,7 +156,7 @@ def check_labels(
     y: object, samples: int, classes: Sequence[str] | None, name: str
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """Labels (N,) int64 and a name for each class; ValueError for labels that cannot be used."""
-    y = np.asarray(y)
+    y = as_array(y)
     if y.shape == (samples, 1):
         y = y[:, 0]
     if y.shape != (samples,) or not samples:

@@ -10,6 +10,7 @@ from scipy.special import logsumexp
 
 from mia_nb import escape
 from mia_nb.checks import (
+    as_array,
     instance,
     mask,
     one_of,
@@ -347,8 +348,8 @@ def _check_finite(z: np.ndarray, model: int, query: int) -> None:
 
 def _logits_and_labels(logits: object, labels: object) -> tuple[np.ndarray, np.ndarray]:
     """Logits (M, Q, N, K) and labels (N,) int64; ValueError for arrays that are neither."""
-    logits = np.asarray(logits)
-    labels = np.asarray(labels)
+    logits = as_array(logits)
+    labels = as_array(labels)
     if logits.ndim == 3:
         logits = logits[:, None]
     numbers = logits.dtype.kind in "iuf" and (labels.dtype.kind in "biu" or not labels.size)
