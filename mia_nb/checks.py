@@ -239,6 +239,15 @@ def real(name: str, value: Any) -> Any:
     return value
 
 
+MADE_BY = {  # which calls give a record, for whoever passes what it is made from
+    "dataset": "; data.from_arrays(x, y) makes images of arrays and tensors",
+    "Images": ", as data.load gives them of a name or path, and data.from_arrays(x, y) of arrays",
+    "Pool": ", as mia.train(recipe, images) and mia.load_pool(key) give it",
+    "Recipe": ", such as mia.Recipe(num_models=4, epochs=5)",
+    "Scores": ', as mia.score("rmia", signals) gives them',
+    "Signals": ", as mia.query(pool, images) gives them",
+}
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -317,7 +326,7 @@ def _refusal(errors: list[dict], values: dict[str, Any], signature: inspect.Sign
     # a union has an error for each of its types; None is refused by all values but itself
     telling = [error for error in of_argument if error["type"] != "none_required"]
     if len(telling) == 1 and telling[0]["type"] == "value_error":
-        return str(telling[0]["ctx"]["error"])
+        return str(telling[0]["ctx"]["error"]) + MADE_BY.get(name, "")
     # the annotation names all types
     wanted = str(signature.parameters[name].annotation).removesuffix(" | None")
-    return f"{name}={shown(values[name])}: wanted {wanted}"
+    return f"{name}={shown(values[name])}: wanted {wanted}{MADE_BY.get(wanted, '')}"

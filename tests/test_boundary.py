@@ -163,8 +163,10 @@ RECIPES = [
     ("TINY.replace(num_models=5)", "num_models=5 is odd"),
 ]
 TRAINING = [
-    ("train({'epochs': 3})", "recipe={'epochs': 3}: wanted Recipe"),
-    ("train(images='digits')", "images='digits': wanted Images"),
+    ("train({'epochs': 3})", "recipe={'epochs': 3}: wanted Recipe, such as mia.Recipe("),
+    ("train(images='digits')", "images='digits': wanted Images, as data.load gives them of a name"),
+    ("train(images=(images.x, images.y))", "wanted Images, as data.load gives them of a name"),
+    ("data.load([images.x, images.y])", "; data.from_arrays(x, y) makes images of arrays"),
     (
         "train(TINY.replace(optimizer='sdg'))",
         "optimizer='sdg' is not one of sgd, adam, muon; did you mean 'sgd'?",
