@@ -3,7 +3,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from mia_nb import data, query, querying, training
+from mia_nb import data, query, querying, studies, training
 from mia_nb.models import snn
 from mia_nb.types import Recipe, Signals
 
@@ -43,6 +43,19 @@ def plain(images, root):
 
 def ask(pool, images, **options):
     return query(pool, images, progress=False, **options)
+
+
+def test_signals_of_a_pool_hold_its_recipe_which_says_how_it_came_to_spike(pool, plain, images):
+    converted = training.convert_pool(plain, images, 2, progress=False)
+    for training_kind, one, timesteps in (
+        ("direct", pool, pool.recipe.model_args["timesteps"]),
+        ("convert", converted, 2),
+        ("", plain, 0),
+    ):
+        info = ask(one, images).info
+        assert Recipe(**info["recipe"]) == one.recipe
+        found = studies.setting(info, "rmia")
+        assert (found.training, found.timesteps) == (training_kind, timesteps)
 
 
 def instant(pool, images, model):

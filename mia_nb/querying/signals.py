@@ -242,6 +242,7 @@ def _query_models(folder: store.Folder, job: Job, images: Images, progress: bool
     info = {
         "draws": job.kind,
         "pool": pool.key,
+        "recipe": pool.recipe.to_json(),
         **_describe_network(pool, networks[0]),
         "dataset": images.name,
         **settings,

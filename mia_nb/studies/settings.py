@@ -245,8 +245,8 @@ def setting(info: dict | Recipe, attack: str = "", *, label: str = "") -> Settin
         ValueError: when signals name no model, or a flow network that the study does not have, and
             when those of a spiking network have no recipe.
 
-    Caveat: signals do not say epochs and schedules, so one network trained for 8 and for 16 epochs
-    gives one setting: pass the recipe to distinguish them.
+    Caveat: a setting of signals holds no epochs and schedules, so one network trained for 8 and for
+    16 epochs gives one setting: pass the recipe to distinguish them.
     """
     if isinstance(info, Recipe):
         return _of_recipe(info, label, attack)
@@ -293,7 +293,10 @@ def _spiking_fields(info: dict) -> dict[str, object]:
     """The fields of a setting that signals of a spiking network say."""
     recipe = info.get("recipe")
     if not recipe:
-        raise ValueError("signals of a spiking network name no recipe: make them with query(pool)")
+        raise ValueError(
+            "signals of a spiking network name no recipe, which says how it was trained: make them"
+            " with query(pool), those that are stored already with query(pool, force=True)"
+        )
     if recipe["parent"] is None:
         training = "direct"
     elif recipe["epochs"]:
