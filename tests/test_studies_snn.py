@@ -595,6 +595,22 @@ def test_signals_of_spiking_networks_say_how_they_were_trained():
         studies.setting(info, "rmia")
 
 
+@pytest.mark.parametrize("model", ["tinycnn", "resnet14", "fast", "odenet", "sdenet"])
+def test_a_query_with_input_dropout_has_another_setting_than_one_without(model):
+    flow = {"layout": "16-32-64", "order": 1, "damped": False, "augment": 0, "method": "euler"}
+    flow |= {"k": 0.5 * (model == "sdenet"), "steps": 16, "T": 1.0, "blocks": 1}
+    flow |= {"noise_train": True, "noise_eval": False, "sigma": 0.0, "noise_sd": 0.0}
+    info = {"model": model, "flow": flow}
+    plain = studies.setting(info | {"input_dropout": 0.0, "queries": 1}, "rmia")
+    several = [
+        studies.setting(info | {"input_dropout": 0.1, "queries": queries}, "rmia")
+        for queries in (1, 4)
+    ]
+    assert not plain.input_dropout and len({plain, *several}) == 3
+    for setting, queries in zip(several, (1, 4), strict=True):
+        assert setting == plain._replace(input_dropout=True, queries=queries)
+
+
 def test_signals_of_shipped_spiking_networks_have_the_setting_that_their_name_says():
     for name in ("convert-T4", "hybrid-T1", "hybrid-T2", "direct-T1", "direct-T4"):
         training, timesteps = name.split("-T")

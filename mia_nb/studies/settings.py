@@ -235,11 +235,11 @@ def setting(info: dict | Recipe, attack: str = "", *, label: str = "") -> Settin
 
     Returns:
         A `Setting`. A flow network is named by its equation, so that an "odenet" built with noise
-        is an "sdenet"; other networks (tinycnn) keep their name. An "snn" has its way of training,
-        its time steps, and, where inputs are dropped, how often it is queried. Options of defenses
-        that the study does not print go into `options`; a frozen network, a Lipschitz bound, a
-        clipped state, another norm than "bn", and a replaced network made of another one than
-        ResNet-14 into `variant`.
+        is an "sdenet"; other networks (tinycnn) keep their name. An "snn" has its way of training
+        and its time steps, any network queried with input dropout the number of its queries.
+        Options of defenses that the study does not print go into `options`; a frozen network, a
+        Lipschitz bound, a clipped state, another norm than "bn", and a replaced network made of
+        another one than ResNet-14 into `variant`.
 
     Raises:
         ValueError: when signals name no model, or a flow network that the study does not have, and
@@ -266,6 +266,9 @@ def setting(info: dict | Recipe, attack: str = "", *, label: str = "") -> Settin
         options=", ".join(filter(None, options)),
         attack=attack,
     )
+    if info.get("input_dropout"):
+        # without it (and without noise) all queries give the same answer
+        described = described._replace(input_dropout=True, queries=info.get("queries", 1))
     if model == "resnet14":
         described = described._replace(blocks=info.get("blocks", RESNET_BLOCKS))
     elif model == "snn":
@@ -303,14 +306,7 @@ def _spiking_fields(info: dict) -> dict[str, object]:
         training = "hybrid"
     else:
         training = "convert"
-    dropout = bool(info.get("input_dropout"))
-    return {
-        "training": training,
-        "timesteps": info["timesteps"],
-        "input_dropout": dropout,
-        # without dropout all queries give the same answer
-        "queries": info.get("queries", 1) if dropout else 1,
-    }
+    return {"training": training, "timesteps": info["timesteps"]}
 
 
 def _flow_fields(info: dict) -> dict[str, object]:
@@ -404,7 +400,8 @@ def normal(setting: Setting) -> Setting:
         setting = setting._replace(steps=16)
     if not setting.k:
         setting = setting._replace(noise_train=True, noise=True)
-    if not setting.stochastic and setting.model not in ("ann", "snn"):
+    varied = setting.stochastic or setting.input_dropout
+    if not varied and setting.model not in ("ann", "snn"):
         setting = setting._replace(queries=1)
     return setting
 
@@ -412,8 +409,8 @@ def normal(setting: Setting) -> Setting:
 def usable(settings: dict[Setting, Scores], models: Sequence[str] = ()) -> dict[Setting, Scores]:
     """The settings in normal form, with their scores.
 
-    A network without noise has the same output in every query, so only the first of several numbers
-    of queries is kept.
+    A network without noise has the same output in every query without input dropout, so only the
+    first of several numbers of queries is kept.
 
     Parameters:
         settings: {setting: scores}
@@ -427,7 +424,10 @@ def usable(settings: dict[Setting, Scores], models: Sequence[str] = ()) -> dict[
         setting = normal(key)
         if models and setting.model not in models:
             known = ", ".join(models)
-            raise ValueError(f"{setting.model!r} is no model of this study: wanted one of {known}")
+            raise ValueError(
+                f"{setting.model!r} is no model of this study: wanted one of {known}; where yours"
+                " stands for one, setting._replace(model=...) names it"
+            )
         if not len(scores.value):
             raise ValueError(f"{setting} has no target: score at least one")
         by_setting.setdefault(setting, scores)
