@@ -26,7 +26,7 @@ from mia_nb import attacks, data, metrics, query, store, training, widgets
 from mia_nb.metrics.curve import tie_mass
 from mia_nb.types import Recipe
 from mia_nb.widgets import figure as live
-from mia_nb.widgets import pictures
+from mia_nb.widgets import pictures, words
 from mia_nb.widgets.controls import Ticks
 from mia_nb.widgets.explorer import Explorer, View, message
 from mia_nb.widgets.figure import plain
@@ -538,6 +538,16 @@ def test_stored_signals_come_with_their_images_classes_traces_and_recipe(stored)
         for n, label in zip(limited.samples, limited.signals.labels, strict=True)
     )
     assert np.array_equal(limited.images[3], images.x[limited.samples[3]].numpy())
+
+
+def test_the_label_says_of_which_models_and_images_a_query_was(stored):
+    first, dropped, limited = widgets.sources(stored[0], shipped=False)
+    assert limited.label == f"{first.label}, limit 60"
+    for models, says in (([1, 3], ", 2 of 4 models"), (range(4), "")):
+        info = first.info | {"models": list(models)}
+        assert words.label(info, first.recipe) == first.label + says
+    both = dropped.info | {"models": [0], "limit": 1500}
+    assert words.label(both, first.recipe) == dropped.label + ", 1 of 4 models, limit 1,500"
 
 
 def test_sources_pass_over_what_is_damaged(stored, tmp_path):

@@ -33,7 +33,18 @@ NAMES = {
 
 def label(info: dict, recipe: dict) -> str:
     """Networks and queries in words: "digits, ResNet14 (d5ec), dropout 0.02, 3 queries"."""
-    return ", ".join([trained(info, recipe), *queried(info)])
+    return ", ".join([trained(info, recipe), *queried(info), *left_out(info, recipe)])
+
+
+def left_out(info: dict, recipe: dict) -> list[str]:
+    """What a query of a part of a pool was about, in words; [] for all models and images."""
+    words = []
+    models = len(info.get("models") or ())
+    if 0 < models < recipe.get("num_models", 0):
+        words.append(f"{models} of {recipe['num_models']} models")
+    if info.get("limit"):
+        words.append(f"limit {info['limit']:,}")
+    return words
 
 
 def trained(info: dict, recipe: dict, *, made: str = "") -> str:
