@@ -94,21 +94,47 @@ def test_what_a_study_does_not_have_is_refused_in_one_line(own, settings):
 @pytest.mark.parametrize(
     ("before", "after", "words"),
     [
-        ("claims:", "verdict: as printed\nclaims:", "unexpected keyword argument 'verdict'"),
-        ("needs: one network", "need: one network", "unexpected keyword argument 'need'"),
-        ("which: ends", "steps: ends", "unexpected keyword argument 'steps'"),
-        ("part: queries", "part: queries, need: false", "unexpected keyword argument 'need'"),
-        ("along: queries", "along: lr", "'Setting' object has no attribute 'lr'"),
-        ("a: {model: sdenet}", "a: {modle: sdenet}", "'Setting' object has no attribute 'modle'"),
+        (
+            "claims:",
+            "verdict: as printed\nclaims:",
+            "a study has no 'verdict'; it has claims, models",
+        ),
+        (
+            "needs: one network",
+            "need: one network",
+            "claim [A-Z0-9]+ has no 'need'; did you mean 'needs'",
+        ),
+        (
+            "which: ends",
+            "steps: ends",
+            "a join of claim [A-Z0-9]+ has no 'steps'; it has compare, a, b",
+        ),
+        (
+            "part: queries",
+            "part: queries, need: false",
+            "a comparison of claim [A-Z0-9]+ has no 'need'; did you mean 'needed'",
+        ),
+        ("part: queries", "sides: [], part: queries", "has no 'sides'; it has part, compared"),
+        ("needs: one network", "place: here", "claim [A-Z0-9]+ lacks 'needs'"),
+        (
+            "along: queries",
+            "along: lr",
+            "claim [A-Z0-9]+: a setting has no 'lr'; it has model, blocks",
+        ),
+        (
+            "a: {model: sdenet}",
+            "a: {modle: sdenet}",
+            "a setting has no 'modle'; did you mean 'model'",
+        ),
         (
             "which: ends",
             "which: ends, instead_of: {k: sigma2}",
-            "'Setting' object has no attribute 'sigma2'",
+            "a setting has no 'sigma2'",
         ),
         (
             "part: queries",
             "part: queries, beyond: {atack: rmia}",
-            "'Setting' object has no attribute 'atack'",
+            "a setting has no 'atack'; did you mean 'attack'",
         ),
         (
             "part: queries",

@@ -16,17 +16,19 @@ paper's tables, and on all that was run ("extended").
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from mia_nb._yaml import read_yaml_file
+from mia_nb.checks import hint, instance, shown
 from mia_nb.metrics.curve import rate_of
 from mia_nb.studies.settings import Setting
 
 FOLDER = Path(__file__).parent
 WEIGHTS = (1, -1, -1, 1)  # of the sides of a contrast: a - b, and of `beyond` minus the same
+T = TypeVar("T", bound=NamedTuple)
 Selections = list[dict]  # of which the first that matches any setting counts
 
 
@@ -247,30 +249,63 @@ def load(study: str | Path, verdict: str = "extended") -> Study:
 def _read(path: Path, verdict: str) -> Study:
     """The study of a YAML file; ValueError of one line where it is none."""
     try:
-        study = Study(**read_yaml_file(path))
-        claims = {name: _claim(entries, verdict) for name, entries in study.claims.items()}
-        for claim in claims.values():
-            for field in (*study.decide, *_fields(claim)):
-                getattr(Setting(), field)  # AttributeError for one that no setting has
+        study = _record(Study, "a study", read_yaml_file(path))
+        claims = {}
+        for name, entries in instance("claims", study.claims, dict).items():
+            claims[name] = _claim(f"claim {name}", entries, verdict)
+            _check_fields(f"claim {name}", _fields(claims[name]))
+        _check_fields("decide", study.decide)
     except (AttributeError, TypeError, ValueError) as reason:
         raise ValueError(f"{path.name} is no study: {reason}") from None
     return study._replace(claims=claims)
 
 
+def _record(kind: type[T], what: str, entries: dict) -> T:
+    """The record of these entries; ValueError for one that it does not have, and for one missing.
+
+    Parameters:
+        kind: the record's class, a named tuple.
+        what: the record in words, for the message.
+        entries: {field: value}.
+    """
+    known = [name for name in kind._fields if name != "sides"]  # which is no entry of a file
+    if not isinstance(entries, dict):
+        raise ValueError(f"{what} is {shown(entries)}: wanted a mapping of {', '.join(known)}")
+    for name in entries:
+        if name not in known:
+            raise ValueError(
+                f"{what} has no {name!r}{hint(name, known)}; it has {', '.join(known)}"
+            )
+    for name in known:
+        if name not in kind._field_defaults and name not in entries:
+            raise ValueError(f"{what} lacks {name!r}")
+    return kind(**entries)
+
+
+def _check_fields(what: str, names: Iterable[str]) -> None:
+    """ValueError for a field or property that no setting has."""
+    for name in names:
+        if not hasattr(Setting(), name):
+            known = Setting._fields
+            raise ValueError(
+                f"{what}: a setting has no {name!r}{hint(name, known)}; it has {', '.join(known)}"
+            )
+
+
 _shipped = cache(_read)  # a third of a second each, and nothing changes what was read
 
 
-def _claim(entries: dict, verdict: str) -> Claim:
-    """A claim from its entries; TypeError for one that no claim, join or comparison has, and
-    ValueError for two that exclude each other.
+def _claim(name: str, entries: dict, verdict: str) -> Claim:
+    """A claim from its entries; ValueError for one that no claim, join or comparison has, and for
+    two that exclude each other.
     """
-    claim = Claim(**entries)
+    claim = _record(Claim, name, entries)
     joins = []
     for join_entries in claim.joins:
-        join = Join(**join_entries)
+        join = _record(Join, f"a join of {name}", join_entries)
         wanted = []
         for comparison in join.compare:
-            contrast = Contrast(**comparison)
+            contrast = _record(Contrast, f"a comparison of {name}", comparison)
             if contrast.minus and contrast.beyond:
                 raise ValueError(f"{contrast.part} has minus and beyond: wanted one of them")
             if contrast.verdict in ("", verdict):
