@@ -561,6 +561,23 @@ def test_rows_alike_are_told_unless_one_training_is_repeated(names, recwarn):
         placing.membership(recipe, images, np.concatenate([halves(), halves()]))
 
 
+def test_a_row_so_large_that_members_are_never_trained_on_is_told(names, tmp_path, recwarn):
+    recipe, images = GIVEN.replace(num_models=2, batch=4, epochs=2), names["images"]
+    unequal = np.arange(40) < np.array([[6], [36]])  # 5 batches an epoch, of the mean of 21
+    says = "hold 6 to 36 images, and an epoch takes 20 of each: about 20% of the largest row's"
+    with pytest.warns(UserWarning, match=says):
+        pool = training.train_pool(recipe, images, member=unequal, root=tmp_path, progress=False)
+    never = np.isnan(pool.trace(1)).all(0)[:36]
+    assert 0.05 < never.mean() < 0.4
+    recwarn.clear()
+    private = {"defense": "dp_sgd", "defense_args": {"noise_multiplier": 1.0}}
+    for changes in ({"epochs": 9}, private):
+        placing.membership(recipe.replace(**changes), images, unequal)
+    # 16 of 20 in the only epoch, as in any pool
+    placing.membership(recipe.replace(epochs=1, batch=8), images, halves())
+    assert not recwarn.list
+
+
 # keys of pools as they were before recipes were pydantic models; other keys would lose all that is
 # stored
 STORED = [

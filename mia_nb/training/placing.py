@@ -13,6 +13,7 @@ from mia_nb.arguments import PathLike
 from mia_nb.checks import mask, one_of
 from mia_nb.training.loop import OPTIMIZERS
 from mia_nb.training.losses import LOSSES
+from mia_nb.training.plans import expected_members
 from mia_nb.training.pool import Pool, weights_digest
 from mia_nb.training.seeds import mix
 from mia_nb.types import Images, Recipe
@@ -21,6 +22,7 @@ from mia_nb.types import Images, Recipe
 FORMAT = 1
 # the same for DP-SGD, in whose format 1 convolutions may have learned from wrong gradients
 FORMAT_OF_DP_SGD = 2
+NEVER_TRAINED_ON = 0.01  # a share of a row's members that is warned of
 # the fields that, with the seed, determine the members of a pool
 SPLIT = ("num_models", "split", "population")
 
@@ -58,6 +60,7 @@ def membership(
     if member is not None:
         member = mask("member", member, (recipe.num_models, samples))
         _check_given(member)
+        _warn_of_large_rows(recipe, member)
         unseen = ~member.any(0)
         if images.canary is not None:  # a canary that no coin chose belongs to no population
             unseen &= ~images.canary
@@ -99,7 +102,27 @@ def _check_given(member: np.ndarray) -> None:
         warnings.warn(
             f"{repeated} of {len(member)} rows of member equal another: such models are no"
             " references of each other",
-            stacklevel=4,
+            stacklevel=5,
+        )
+
+
+def _warn_of_large_rows(recipe: Recipe, member: np.ndarray) -> None:
+    """A warning where the largest row is so much larger than the mean that more of its members than
+    usual are never trained on, as all rows take as many steps. DP-SGD draws each member alike.
+    """
+    if recipe.defense == "dp_sgd":
+        return
+    sizes = member.sum(1)
+    mean = expected_members(recipe, member)
+    taken = mean // recipe.batch * recipe.batch  # in an epoch, drawn anew from all of a row
+    # the share that no epoch takes; the remainder of the last batch is usual
+    never = np.maximum(1 - taken / np.array([sizes.max(), mean]), 0) ** recipe.epochs
+    if taken and never[0] - never[1] > NEVER_TRAINED_ON:
+        warnings.warn(
+            f"rows of member hold {sizes.min():,} to {sizes.max():,} images, and an epoch takes"
+            f" {taken:,} of each: about {never[0]:.0%} of the largest row's members are never"
+            " trained on, and count as members; give rows of about one size, or train longer",
+            stacklevel=5,
         )
 
 

@@ -58,7 +58,8 @@ def train_pool(
         images: the images that the models are trained on.
         member: (M, N) of booleans, or 0 and 1, with split="given"; None draws it from the recipe's
             split, population and seed. Equal rows repeat one training and are not references of
-            each other.
+            each other. All rows take as many steps, those of their mean number of members: a
+            warning says where some members of the largest are never trained on.
         root: the folder of results.
         device: "cpu", "cuda" or "cuda:NUMBER"; None: a GPU if there is one.
         strategy: how models share the machine. "plain": one after another. "stacked:G": G models
