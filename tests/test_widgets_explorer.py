@@ -540,6 +540,23 @@ def test_stored_signals_come_with_their_images_classes_traces_and_recipe(stored)
     assert np.array_equal(limited.images[3], images.x[limited.samples[3]].numpy())
 
 
+def test_an_attack_entered_anew_under_its_name_is_scored_again(monkeypatch):
+    one = widgets.stored.Source("mine", world(8, 400, leak=1.0))
+    shown = {}
+    for sign in (1, -1):
+        monkeypatch.setitem(
+            attacks.ATTACKS,
+            "mine",
+            lambda target, references, sign=sign: sign * target.margin[0, 0],
+        )
+        view = widgets.scores([one], attacks=["rmia", "mine"]).set(attack="mine")
+        shown[sign] = view.long.set_index("attack").loc["mine", "auc"], view.figures["roc"]
+        assert np.array_equal(one.scores("mine").value, attacks.score("mine", one.signals).value)
+        assert one.scores("mine") is one.scores("mine")  # computed once
+    assert shown[1][0] == pytest.approx(1 - shown[-1][0]) and shown[1][0] > 0.6
+    assert shown[1][1] != shown[-1][1]
+
+
 def test_the_label_says_of_which_models_and_images_a_query_was(stored):
     first, dropped, limited = widgets.sources(stored[0], shipped=False)
     assert limited.label == f"{first.label}, limit 60"

@@ -217,26 +217,40 @@ class Rates:
         return list(zip(labels, thresholds, strict=True))
 
 
-@lru_cache(16)
 def rates_of(source: Source, attack: str, target: int | str) -> Rates:
     """The rates of one attack on one target, or on all."""
-    scored = only(source.scores(attack), target)
-    if min(smallest(scored)) == 0:
+    rates = rates_of_scores(source.scores(attack), target)
+    if rates is None:
         raise ValueError(
             f"{in_words(attack)} scored no member or no non-member of a model of {source.label}: a"
             " threshold wants some of each"
         )
-    return Rates(scored)
+    return rates
 
 
-@lru_cache(16)
+@lru_cache(16)  # by scores, as another function may have been entered under an attack's name
+def rates_of_scores(scores: Scores, target: int | str) -> Rates | None:
+    """The rates on one target, or on all; None where no member or no non-member is scored."""
+    scored = only(scores, target)
+    return None if min(smallest(scored)) == 0 else Rates(scored)
+
+
 def pictures_of(
     source: Source, attack: str, target: int | str, others: tuple[str, ...]
 ) -> tuple[dict, dict]:
     """Histogram and ROC without the threshold's marks; the ROC shows the other attacks too."""
     names = dict.fromkeys((attack, *others))
-    drawn = {name: only(source.scores(name), target) for name in names}
     area = rates_of(source, attack, target).auc["value"]
+    return pictures_of_scores(tuple((name, source.scores(name)) for name in names), target, area)
+
+
+@lru_cache(16)
+def pictures_of_scores(
+    named_scores: tuple[tuple[str, Scores], ...], target: int | str, area: float
+) -> tuple[dict, dict]:
+    """Histogram and ROC of the scores of attacks, the first of which has this AUC."""
+    drawn = {name: only(scores, target) for name, scores in named_scores}
+    attack = next(iter(drawn))
     title = (
         f"{in_words(attack)}: a random member outscores a random non-member in {area:.1%} of cases"
     )

@@ -82,7 +82,7 @@ class Source:
         self._signals = signals
         self._images = images
         self._classes = classes
-        self._scores: dict[str, Scores] = {}
+        self._scores: dict[tuple, Scores] = {}
         self.info = dict(signals.info) if info is None else info
         self.lacks = LACKS if "example" in self.info else ""
 
@@ -188,10 +188,14 @@ class Source:
         return int(indices[0])
 
     def scores(self, attack: str) -> Scores:
-        """Scores of one attack on every model in turn, computed once."""
-        if attack not in self._scores:
-            self._scores[attack] = attacks.score(attack, self.signals)
-        return self._scores[attack]
+        """Scores of one attack on every model in turn, computed once.
+
+        An attack of one's own is scored again when another function is entered under its name.
+        """
+        key = attacks.find(attack)
+        if key not in self._scores:
+            self._scores[key] = attacks.score(attack, self.signals)
+        return self._scores[key]
 
     def attacks(self) -> list[str]:
         """Names of the attacks that these signals support, the headline first, except those that
