@@ -325,6 +325,22 @@ def test_gap_against_risk_puts_the_correctness_attack_on_its_line():
     np.testing.assert_allclose(line.y, 0.5 + np.asarray(line.x) / 2, atol=1e-12)
 
 
+@pytest.mark.parametrize("epochs", [1, 2, 12, 13])
+def test_losses_over_few_epochs_have_ticks_at_epochs_and_a_single_one_is_a_point(epochs):
+    log_loss = np.random.default_rng(0).normal(size=(4, epochs, 30))
+    figure = plots.loss_traces(log_loss)
+    everyone = np.exp(np.quantile(log_loss, [0.25, 0.5, 0.75], axis=(0, 2)))
+    lines = np.exp(log_loss[:, :, 0])
+    of_sample = go.Figure(plots.samples.sample_traces(lines, everyone, "s", target=lines[0]))
+    for shown in (figure, of_sample):
+        assert shown.layout.xaxis.dtick == (1 if epochs <= 12 else None)
+        assert shown.layout.yaxis.nticks == 3  # plotly sets none where dtick is given
+        assert shown.layout.yaxis.dtick is None
+        named = {trace.mode for trace in shown.data if trace.hovertemplate}
+        assert named == {"markers" if epochs == 1 else "lines"}
+    assert ("in the only epoch" in figure.layout.title.text) == (epochs == 1)
+
+
 def test_loss_traces_show_the_median_over_models_of_the_median_over_members():
     rng = np.random.default_rng(0)
     log_loss = rng.normal(size=(5, 7, 40)).astype(np.float16)

@@ -12,6 +12,21 @@ from mia_nb.checks import whole
 from mia_nb.plots.style import translucent
 
 MOST_BINS = 10_000  # bins of a histogram, more than a screen has pixels
+FEW_EPOCHS = 12  # up to as many each has a tick; of more, plotly's ticks are whole numbers too
+# of training losses: with more ticks plotly writes each digit of a decade, on top of each other in
+# a low figure, and with a tick for each decade there is none in between
+LOSS_AXIS = {"title": {"text": "loss (nats)"}, "type": "log", "tickformat": "~g", "nticks": 3}
+
+
+def epoch_axis(epochs: int) -> dict[str, Any]:
+    """The axis of this number of epochs, which has no tick between two of them."""
+    ticks = {"tick0": 1, "dtick": 1} if epochs <= FEW_EPOCHS else {}
+    return {"title": {"text": "epoch"}, **ticks}
+
+
+def mode_over_epochs(epochs: int) -> str:
+    """How plotly draws values over epochs: lines, but points for a single epoch."""
+    return "lines" if epochs > 1 else "markers"
 
 
 def band(

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from mia_nb.checks import quantity
 from mia_nb.metrics.table_text import in_digits
 from mia_nb.plots import marks
 from mia_nb.plots.style import MEMBER, MEMBERS, NON_MEMBERS, THIN, finish
@@ -83,25 +82,29 @@ def loss_traces(traces: Iterable[np.ndarray]) -> go.Figure:
     loss = np.exp(np.array(quantiles, dtype=np.float64))  # (M, 2, E)
     epochs = np.arange(1, loss.shape[2] + 1)
     figure = go.Figure()
-    for i, (name, dash) in enumerate((("median member", "solid"), ("hardest in twenty", "dash"))):
+    styles = (("median member", "solid", "circle"), ("hardest in twenty", "dash", "circle-open"))
+    for i, (name, dash, symbol) in enumerate(styles):
         low, middle, high = np.quantile(loss[:, i], [0.25, 0.5, 0.75], axis=0)
         marks.band(figure, epochs, low, high, MEMBER, opacity=0.2, legendgroup=name)
         figure.add_scatter(
             x=epochs,
             y=middle,
-            mode="lines",
+            mode=marks.mode_over_epochs(len(epochs)),
             line={"color": MEMBER, "dash": dash, "width": 2},
+            marker={"color": MEMBER, "symbol": symbol},
             name=name,
             legendgroup=name,
             hovertemplate="epoch %{x}: loss %{y:.3g}",
         )
     first, last = np.median(loss[:, 0], axis=0)[[0, -1]]
+    course = f"goes from {in_digits(first)} to {in_digits(last)} in {len(epochs)} epochs"
+    if len(epochs) == 1:
+        course = f"is {in_digits(last)} in the only epoch"
     return finish(
         figure,
-        f"the median training sample's loss goes from {in_digits(first)} to {in_digits(last)} in"
-        f" {quantity(len(epochs), 'epoch')}",
+        f"the median training sample's loss {course}",
         f"lines: median of {len(quantiles)} models; bands: their interquartile range",
         height=400,
-        xaxis_title="epoch",
-        yaxis={"title": "loss (nats)", "type": "log", "dtick": 1, "tickformat": "~g"},
+        xaxis=marks.epoch_axis(len(epochs)),
+        yaxis=marks.LOSS_AXIS,
     )

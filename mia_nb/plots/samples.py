@@ -17,8 +17,8 @@ import plotly.graph_objects as go
 
 from mia_nb.metrics.memorised_samples import rank_correlation
 from mia_nb.plots import style
+from mia_nb.plots.marks import LOSS_AXIS, epoch_axis, mode_over_epochs, step_counts
 from mia_nb.plots.marks import bins as equal_bins
-from mia_nb.plots.marks import step_counts
 from mia_nb.plots.pictures import as_pictures, enlarged, png, rgb, shown_channels
 from mia_nb.plots.style import (
     BELOW,
@@ -239,7 +239,7 @@ def sample_traces(
     lines = np.asarray(lines, float)
     low, median_of_all, high = np.asarray(everyone, float)
     epochs = np.arange(1, len(median_of_all) + 1)
-    hover = {"hovertemplate": "%{y:.3g}"}
+    hover = {"hovertemplate": "%{y:.3g}", "mode": mode_over_epochs(len(epochs))}
     edge = QUIET | {"width": 0}
     shade = {"fill": "tonexty", "fillcolor": translucent(GREY, 0.2)}
     data = [
@@ -264,8 +264,8 @@ def sample_traces(
         height=330,
         legend=IN_ORDER,
         margin={"b": 112},
-        xaxis={"title": {"text": "epoch"}},
-        yaxis={"title": {"text": "loss (nats)"}, "type": "log", "tickformat": "~g", "nticks": 6},
+        xaxis=epoch_axis(len(epochs)),
+        yaxis=LOSS_AXIS,
         hovermode="x",
     )
 
