@@ -350,6 +350,17 @@ def test_defenses_that_would_mean_nothing_are_refused_before_anything_is_written
     assert "\n" not in str(error.value) and not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("entry", [len, "l2", defenses.Defense(len), ({"weight": 1.0}, len)])
+def test_what_is_entered_as_a_defense_and_is_none_is_refused_in_a_line(
+    entry, images, tmp_path, monkeypatch
+):
+    monkeypatch.setitem(defenses.DEFENSES, "mine", entry)
+    says = r"DEFENSES\['mine'\] is .*: wanted a defenses.Defense, such as Defense\("
+    with pytest.raises(ValueError, match=says):
+        train(MLP.replace(defense="mine"), images, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
 def test_an_output_defense_lies_between_attacker_and_models_and_has_its_own_signals(
     images, tmp_path
 ):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from torch import nn
 
-from mia_nb.checks import hint
+from mia_nb.checks import hint, shown
 from mia_nb.defenses import dp_sgd, objectives
 from mia_nb.defenses.objectives import plain
 from mia_nb.defenses.outputs import OUTPUTS, change_output
@@ -95,7 +95,13 @@ def find(name: str) -> Defense:
             f"defense={name!r} is not known; there are {known}{hint(name, [*DEFENSES, *OUTPUTS])};"
             " one of your own has to be entered into defenses.DEFENSES in this process"
         )
-    return DEFENSES[name]
+    defense = DEFENSES[name]
+    if not (isinstance(defense, Defense) and isinstance(defense.defaults, dict)):
+        raise ValueError(
+            f"defenses.DEFENSES[{name!r}] is {shown(defense)}: wanted a defenses.Defense, such as"
+            ' Defense({"weight": 0.5}, objective)'
+        )
+    return defense
 
 
 def arguments(name: str | None, given: dict) -> dict:
