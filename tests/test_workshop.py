@@ -574,6 +574,10 @@ def test_a_click_accuses_and_a_second_one_takes_it_back(source):
         game.on_mouse("images", {"kind": "click", "numbers": [5]})
         assert len(game.controls["accuse"].value) == expected
     game.on_mouse("images", {"kind": "click", "numbers": [5]})
+    game.set(score=True)  # from now on the player knows the answer
+    for number in (6, 7):
+        game.on_mouse("images", {"kind": "click", "numbers": [number]})
+    assert len(game.controls["accuse"].value) == 1
     assert game.set(hand=2).sentence.startswith("0 of 20")
     assert game.controls["accuse"].layout.display == "none"  # twenty boxes would repeat the images
     assert type(game.controls["score"]).__name__ == "ToggleButton"

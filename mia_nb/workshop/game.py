@@ -162,7 +162,11 @@ def game(source: Source, *, target: int = 0) -> Explorer:
         return View(sentence, figures, table, "attacks accuse the ten they score highest")
 
     def clicked(number: int, values: dict[str, Any]) -> dict:
-        """Accuse the clicked image, or take the accusation back."""
+        """Accuse the clicked image, or take the accusation back, until the hand is submitted: from
+        then on the player knows the answer.
+        """
+        if values["score"]:
+            return {}
         label = hand_of(values["hand"]).labels[number - 1]
         accused = values["accuse"]
         if label in accused:
