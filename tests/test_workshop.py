@@ -686,7 +686,7 @@ def test_what_an_elective_lacks_is_said_in_one_line(tmp_path):
     for role in ("race", "noise", "spikes/steps"):
         with pytest.raises(ValueError, match=rf"{role} .*{INDEX}.*mia-nb run workshop-electives"):
             cube.group(role)
-    with pytest.raises(ValueError, match="needs the file"):
+    with pytest.raises(ValueError, match=re.escape(f"{tmp_path / INDEX} is not there")):
         prediction(4, cube)
     (tmp_path / INDEX).write_text("{")
     with pytest.raises(ValueError, match=r"damaged.*mia-nb run workshop-electives"):

@@ -23,10 +23,14 @@ BLANK = 235  # grey of a picture that is not shipped
 
 
 class Cube(dict[str, Source]):
-    """{role: Source} of the workshop's outputs; a role with a slash belongs to a group."""
+    """{role: Source} of the workshop's outputs; a role with a slash belongs to a group. `index` is
+    the file that names those of the electives.
+    """
+
+    index = Path(INDEX)
 
     def __missing__(self, role: str) -> NoReturn:
-        raise missing(role)
+        raise missing(role, self.index)
 
     def group(self, name: str) -> tuple[Source, ...]:
         """The sources whose role is `name` or begins with "name/", in the order in which they were
@@ -37,14 +41,16 @@ class Cube(dict[str, Source]):
             if role == name or role.startswith(f"{name}/"):
                 members.append(source)
         if not members:
-            raise missing(name)
+            raise missing(name, self.index)
         return tuple(members)
 
 
-def missing(role: str) -> ValueError:
-    """The error for a role that was not kept."""
+def missing(role: str, index: Path) -> ValueError:
+    """The error for a role that the index does not name."""
+    lacks = "does not name it" if index.is_file() else "is not there"
     return ValueError(
-        f"{role} is an elective's and needs the file {INDEX} in the results folder; {BUILD}"
+        f"{role} is an elective's and needs the file {INDEX}: {index.absolute()} {lacks}; {BUILD},"
+        " or set `results` to the folder where it is"
     )
 
 
@@ -131,6 +137,7 @@ def open_cube(results: str | Path = "results") -> Cube:
     """
     path = Path(results) / INDEX
     cube = shipped()
+    cube.index = path
     if not path.is_file():
         return cube
     try:
