@@ -211,6 +211,25 @@ def test_no_answer_is_no_failure_and_odd_input_never_raises(capsys, part, crowde
         assert words.count("\n") == 1 and "Traceback" not in words
 
 
+@pytest.mark.parametrize("part", PARTS)
+def test_no_variable_of_a_participant_is_a_truth_of_the_check(part):
+    """Whoever writes `bound = ...; answer = bound` must not be compared with their own number."""
+    names = {"read": set(), "set": set(), "before": set(), "participant": set()}
+    cells = cells_of(part)
+    for code, kinds in (
+        (cells["check"], ("set", "read")),
+        (cells["before"], ("before", None)),
+        (cells["exercise"] + solution_of(part), ("participant", None)),
+    ):
+        for node in ast.walk(ast.parse(code)):
+            if isinstance(node, ast.Name):
+                kind = kinds[isinstance(node.ctx, ast.Load)]
+                names.get(kind, set()).add(node.id)
+    taken = (names["read"] - names["set"]) & names["before"]
+    assert taken <= {"truth", "found"}
+    assert not taken & names["participant"]
+
+
 def test_fifteen_of_twenty_is_the_smallest_number_that_luck_rarely_reaches(capsys, cube):
     assert binom.sf(14, 20, 0.5) < 0.05 < binom.sf(13, 20, 0.5)
     assert said(capsys, 1, 15, cube)[0] and said(capsys, 1, np.int64(15), cube)[0]
