@@ -251,6 +251,8 @@ def test_the_check_of_accusations_knows_the_usual_mistakes(capsys, cube):
         "every second person" in said(capsys, 2, metrics.ppv(at.tpr, at.fpr_realised, 0.5), cube)[1]
     )
     assert "share of members found" in said(capsys, 2, at.tpr, cube)[1]
+    accused = 0.01 * at.tpr / (0.01 * at.tpr + at.fpr_realised)  # of 101 people
+    assert "99 others" in said(capsys, 2, accused, cube)[1]
     assert (
         "are wrong" in said(capsys, 2, 1 - right, cube)[1]
         and "in per cent" in said(capsys, 2, 100 * right, cube)[1]
@@ -277,7 +279,8 @@ def test_the_check_of_the_budget_names_how_far_behind_and_never_the_answer(capsy
     for other in best.index.difference([enough]):
         right, words = said(capsys, 4, other, cube)
         assert not right and ("behind" in words) == (other < enough)
-    assert "One of these numbers" in said(capsys, 4, 3, cube)[1]
+    for other in (3, 20, 60, 10 * enough):
+        assert "One of these numbers" in said(capsys, 4, other, cube)[1]
 
 
 def test_a_p_value_of_zero_is_nearly_right(capsys, cube):
@@ -285,6 +288,7 @@ def test_a_p_value_of_zero_is_nearly_right(capsys, cube):
     count = (drawn >= real).sum()
     assert said(capsys, 5, (1 + count) / (len(drawn) + 1), cube)[0]
     assert "Nearly" in said(capsys, 5, count / len(drawn), cube)[1]
+    assert "below, too" in said(capsys, 5, (1 + count) / len(drawn), cube)[1]
 
 
 def test_the_check_of_the_lattice_accepts_the_first_step_alone(capsys, cube):
@@ -404,12 +408,21 @@ def test_the_nearest_of_truth_and_mistakes_decides(capsys):
     assert capsys.readouterr().out.splitlines() == words
 
 
+def test_a_whole_number_that_is_wrong_is_not_one_with_too_few_digits(capsys):
+    for answer in (60, 60.0, 64.4):
+        assert not workshop.check(answer, 64, praise="yes", hint="one of 16 and 64", tolerance=1e-3)
+        assert capsys.readouterr().out == "not yet. one of 16 and 64\n"
+
+
 def test_the_check_of_the_odd_ones_knows_who_was_counted(capsys, crowded):
     odd, others = odd_aucs(crowded)
     assert odd > others and said(capsys, 9, odd, crowded)[0]
     assert "wrong way round" in said(capsys, 9, others, crowded)[1]
     everybody = mean_auc(crowded["pool"].scores("rmia"))
     assert "average over everybody" in said(capsys, 9, everybody, crowded)[1]
+    rmia, columns = crowded["pool"].scores("rmia"), np.arange(SAMPLES) % 3 == 1
+    of_all_models = replace(rmia, value=rmia.value[:, columns], member=rmia.member[:, columns])
+    assert "decided who is odd" in said(capsys, 9, mean_auc(of_all_models), crowded)[1]
     assert not said(capsys, 9, odd - 0.02, crowded)[0] and not said(capsys, 9, 1 - odd, crowded)[0]
     assert prediction(9, crowded).answer.startswith("odd ones")
 

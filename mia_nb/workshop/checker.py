@@ -94,7 +94,9 @@ def on_number(
     if comment:
         return comment
     for exact in np.atleast_1d(truth):
-        if number in (float(f"{exact:.1g}"), float(f"{exact:.2g}")):
+        # nobody rounds a whole number: 60 for 64 is no answer with too few digits
+        rounded = () if float(exact).is_integer() else (f"{exact:.1g}", f"{exact:.2g}")
+        if number in map(float, rounded):
             return "Close: give one digit more."
         if share and abs(number / 100 - exact) <= tolerance * abs(exact):
             return "As a share, not in per cent: the number is right, divide it by 100."
