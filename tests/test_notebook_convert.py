@@ -8,7 +8,7 @@ import re
 import pytest
 from test_notebooks import Run
 
-from mia_nb import metrics, query, training
+from mia_nb import metrics, query, training, widgets
 from mia_nb.attacks import score
 
 pytestmark = [pytest.mark.notebook, pytest.mark.slow]
@@ -144,6 +144,11 @@ def test_attack_takes_answers_after_every_time_step(folder, pools):
 
 
 def test_the_answers_after_every_step_are_kept_with_a_recording(folder, converted, pools):
-    assert "after step 1 " in converted.text("steps") and "after step 2 " in converted.text("steps")
+    found = widgets.sources(folder / "results", pool=pools[2, 2, True].key)
+    (steps,) = (source for source in found if source.info["draws"] == "steps")
+    last = metrics.accuracies(score("correctness", steps.signals.select(queries=[1])))
+    said = converted.text("steps")
+    assert "test accuracy: after step 1 " in said
+    assert f"after step 2 {last.loc['test', 'value']:.1%}" in said  # members are left out
     kept = next((folder / "results").glob("signals-*/raster.npz"))
     assert kept.stat().st_size < 300_000
