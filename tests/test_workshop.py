@@ -26,7 +26,7 @@ from mia_nb.types import Signals
 from mia_nb.widgets.stored import Source
 from mia_nb.workshop import measures, questions
 from mia_nb.workshop.cube import INDEX, Cube, Pictures
-from mia_nb.workshop.game import deal
+from mia_nb.workshop.game import Hand, deal
 from mia_nb.workshop.gradients import gradients, recovered
 
 MODELS, SAMPLES = 12, 300
@@ -543,6 +543,15 @@ def test_a_pool_without_pairs_is_played_without_the_samples_that_an_attack_canno
         ValueError, match="RMIA scored no member or no non-member of model 0 of two"
     ):
         workshop.game(two)
+
+
+def test_no_confidence_is_shown_as_certainty():
+    doubts = np.concatenate([np.logspace(-16, -0.1, 15), [0.5, 4.2e-5, 6e-7, 4e-7, 0]])
+    labels = Hand(np.arange(20), np.zeros(20, bool), 1 - doubts).labels
+    shown = [label.split(": ")[1] for label in labels]
+    assert shown[15:] == ["50 %", "99.9958 %", "99.9999 %", ">99.999 %", ">99.999 %"]
+    assert not any(text.startswith("100") for text in shown)
+    assert max(map(len, shown)) == len("99.9958 %")  # ten captions in a row have room for no more
 
 
 def test_before_scoring_no_frame_gives_the_members_away(source):

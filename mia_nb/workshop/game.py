@@ -58,12 +58,15 @@ class Hand(NamedTuple):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Number and confidence of each image, with enough digits to differ from certainty."""
+        """Number and confidence of each image, with enough digits to differ from certainty; beyond
+        four digits more than 99.999 %.
+        """
         labels = []
         for number, confidence in zip(NUMBERS, self.confidence, strict=True):
             doubt = np.maximum(1 - confidence, 1e-6)
             digits = int(np.clip(np.ceil(-np.log10(doubt)) - 1, 0, 4))
-            labels.append(f"{number}: {100 * confidence:.{digits}f} %")
+            text = f"{100 * confidence:.{digits}f}"
+            labels.append(f"{number}: {'>99.999' if float(text) == 100 else text} %")
         return tuple(labels)
 
 
