@@ -561,6 +561,16 @@ def test_a_leader_by_luck_gets_no_interval_and_the_caveat_stays(test):
     )
     assert "who leads a list leads by luck too" in view.note
     assert ("no sample of 200 exposed beyond chance" in view.sentence) == test
+    assert ("unless 49 stand out together" in view.sentence) == test  # p is 1/41 or more
+
+
+def test_a_test_that_can_find_nobody_does_not_say_that_nobody_is_exposed():
+    for leak in (0.0, 3.0):  # eight masks are too few whatever there is to find
+        one = source(world(12, 200, leak=leak, spread=0.0, seed=4))
+        view = widgets.exposed([one], n_resamples=8).set(attack="loss", test=True)
+        assert "nothing can be found at a rate of 0.1" in view.note
+        assert "too coarse to find any sample of 200" in view.sentence
+        assert "no sample" not in view.sentence
 
 
 def test_samples_whose_scores_lack_a_side_are_said_to_and_are_not_ranked():

@@ -45,8 +45,9 @@ def vulnerability(scores: Scores, *, null: Iterable[Scores] | None = None) -> pd
             q: p after Benjamini and Hochberg 1995.
             significant: q <= 0.1.
             null_auc: mean AUC without a leak; 1/2 unless there is a `null`.
-        `.attrs["resolution"]` says in a sentence what these targets can find, `.attrs["method"]`
-        which test was used.
+        `.attrs["resolution"]` says in a sentence what these targets can find, `.attrs["fewest"]`
+        is the number of samples that must stand out together for any to be found, None where not
+        even all can be; `.attrs["method"]` says which test was used.
 
     Leave-one-out scores are biased for single samples, even with the complementary model dropped. A
     target is a reference for the other targets, on one side if it contains the sample and on the
@@ -108,10 +109,12 @@ def vulnerability(scores: Scores, *, null: Iterable[Scores] | None = None) -> pd
     design = quantity(len(value), "target")
     if paired:
         design += f" in {quantity(len(np.unique(scores.pair)), 'pair')}"
+    fewest = _fewest(test.smallest)
     table.attrs |= {
         "method": test.method,
         "rate": RATE,
-        "resolution": _resolution_words(design, test.smallest, test.more),
+        "fewest": fewest,
+        "resolution": _resolution_words(design, test.smallest, fewest, test.more),
     }
     return table
 
@@ -291,7 +294,16 @@ def _test_by_permutations(
     return PermutationTest(p, smallest, "exact: permutations of targets")
 
 
-def _resolution_words(design: str, smallest: np.ndarray, more: str) -> str:
+def _fewest(smallest: np.ndarray) -> int | None:
+    """The fewest samples that can be found together, each at its smallest p, by Benjamini and
+    Hochberg; None where not even all of them can.
+    """
+    ranks = np.arange(1, len(smallest) + 1)
+    enough = ranks[np.sort(smallest) <= ranks * RATE / len(smallest) * (1 + 1e-9)]
+    return int(enough[0]) if len(enough) else None
+
+
+def _resolution_words(design: str, smallest: np.ndarray, fewest: int | None, more: str) -> str:
     """A sentence on what the targets of this design can find after the correction; `more` is what
     would lower the smallest p.
     """
@@ -301,18 +313,14 @@ def _resolution_words(design: str, smallest: np.ndarray, more: str) -> str:
     if median > 1.5 * floor:
         start += f" ({median:.3g} for half of the samples)"
     samples = len(smallest)
-    ranks = np.arange(1, samples + 1)
-    # so many samples, each at its smallest p, are significant by Benjamini and Hochberg
-    enough = ranks[np.sort(smallest) <= ranks * RATE / samples * (1 + 1e-9)]
-    if not len(enough):
+    if fewest is None:
         finding = (
             f"nothing can be found at a rate of {RATE:g}, not even all of {samples} samples"
             f" together: {more}"
         )
-    elif enough[0] > 1:
+    elif fewest > 1:
         finding = (
-            f"nothing can be found unless {enough[0]} of {samples} samples reach it together:"
-            f" {more}"
+            f"nothing can be found unless {fewest} of {samples} samples reach it together: {more}"
         )
     else:
         finding = f"a single sample of {samples} can be found"

@@ -191,7 +191,9 @@ def histogram(ranked: Ranking, rows: np.ndarray, outcome: Tested | None) -> dict
 def sentence(
     source: Source, ranked: Ranking, rows: np.ndarray, outcome: Tested | None, attack: str
 ) -> str:
-    """The first sample of the list, and after a test the number exposed beyond chance."""
+    """The first sample of the list, and after a test the number exposed beyond chance. A test that
+    can find nobody says so, since it has not found that nobody is exposed.
+    """
     top = int(rows[0])
     several = "s" if len(rows) > 1 else ""
     start = (
@@ -204,11 +206,15 @@ def sentence(
         return f"{start}; ranking only; significance not tested"
     significant = int(outcome.table["significant"].sum())
     rate = outcome.table.attrs["rate"]
+    fewest = outcome.table.attrs["fewest"]
+    beyond = f"exposed beyond chance at a false discovery rate of {rate:.0%}"
+    of_all = f"of {len(source.audited):,}"
+    if fewest is None:
+        return f"{start}; this test is too coarse to find any sample {of_all} {beyond}"
     who = f"{significant:,} samples" if significant else "no sample"
-    return (
-        f"{start}; {who} of {len(source.audited):,} exposed beyond chance at a false discovery rate"
-        f" of {rate:.0%}"
-    )
+    if not significant and fewest > 1:
+        beyond += f", where nothing can be found unless {fewest:,} stand out together"
+    return f"{start}; {who} {of_all} {beyond}"
 
 
 def number_cells(source: Source, ranked: Ranking, index: int) -> dict:
