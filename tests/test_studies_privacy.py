@@ -132,6 +132,20 @@ def test_a_neural_sde_that_gives_away_no_more_at_a_better_accuracy_equals_dp_sgd
     assert verdict(leaky, "D8") == "does not hold"
 
 
+def test_accuracies_are_those_on_images_as_they_are_not_on_augmented_copies():
+    truth = {DP: (0.74, 0.74), SDE: (0.82, 0.82)}
+    cells = world({DP: 0.05, SDE: 0.05}, truth)
+    copies = world(
+        {DP: 0.05, SDE: 0.05}, {DP: (0.42, 0.41), SDE: (0.44, 0.44)}, attacks=("RMIA, 4 copies",)
+    )
+    cells |= {c: replace(s, info={"draws": "augment"}) for c, s in copies.items()}
+    row = studies.claims("privacy", cells, n_resamples=DRAWS).loc["D8"]
+    assert row["accuracy_apart"] == pytest.approx(8, abs=0.2)  # points
+    assert "accuracy: SDENet sigma=2, 16 queries - ResNet-14, DP-SGD +0.079" in row["evidence"]
+    caveat = row["evidence"].split("train / test accuracy ")[1]
+    assert "/ 0.44" not in caveat and "/ 0.41" not in caveat
+
+
 def test_to_protect_better_than_dp_sgd_is_not_held_against_a_network():
     cells = world({DP: 0.6, SDE: 0.05}, {DP: (0.74, 0.74), SDE: (0.82, 0.82)})
     assert verdict(cells, "D8") == "holds"

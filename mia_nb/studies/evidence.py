@@ -165,8 +165,13 @@ def _accuracies(
     """{name of the models: (mean train accuracy, mean test accuracy)} of all models compared."""
     every_setting = set().union(*(contrast.settings for contrast in compared))
     accuracies: dict[str, tuple[float, float]] = {}
-    # the plain recipe sorts first, so that its accuracy, of the model as it is used, is kept
-    for setting in sorted(every_setting, key=lambda setting: (setting.recipe, setting)):
+
+    def order(setting: Setting) -> tuple:
+        """The plain recipe and images as they are first: of a model as it is used."""
+        is_augmented = settings[setting].info.get("draws") == "augment"
+        return setting.recipe, is_augmented, setting
+
+    for setting in sorted(every_setting, key=order):
         accuracies.setdefault(setting.models, tuple(settings[setting].accuracy.mean(0)))
     return accuracies
 
