@@ -190,6 +190,17 @@ def test_the_six_lines_run_as_they_stand(tmp_path):
     )
 
 
+def test_images_that_no_coin_chose_belong_to_those_that_no_model_saw(folder):
+    few = {"limit": 600, "kinds": ["ordinary"], "num_models": 8, "epochs": 1, "repeats": 0}
+    run = Run("11_worst_case", folder / "few", folder / "few.ipynb", **SIZE | few)
+    (path,) = (folder / "few").glob("pool-*")
+    pool = training.load_pool(path.name, folder / "few")
+    assert pool.population.sum() > 100  # set aside, and one of 256 others
+    assert not pool.member[:, pool.population].any()
+    assert not (pool.population & pool.images().canary).any()
+    assert "images that no model saw" in run.html("accuracy")
+
+
 def test_all_others_in_every_model_leaves_the_canaries_alone_their_coins(folder):
     size = SIZE | {"others": "in", "kinds": ["mislabelled"], "num_models": 8, "epochs": 4}
     run = Run("11_worst_case", folder / "in", folder / "in.ipynb", **size)
