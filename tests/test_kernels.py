@@ -195,6 +195,32 @@ def test_a_killed_run_leaves_no_process_behind(tmp_path):
     assert not [pid for pid in left if alive(pid)]
 
 
+def test_an_interrupt_while_everything_is_imported_raises_nothing_and_kernels_hear_the_next():
+    code = """
+import os, signal, sys
+from types import SimpleNamespace
+from mia_nb.cli import kernels
+
+class Interrupted:
+    def find_spec(self, name, path, target=None):
+        if name == "statistics":
+            os.kill(os.getpid(), signal.SIGINT)
+
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # as the fork server starts
+os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupted())
+sys.modules["torch"] = SimpleNamespace(zeros=int, optim=SimpleNamespace(SGD=lambda *_, lr: 0))
+kernels.MODULES = ("statistics",)
+import mia_nb.cli.preloaded
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+except KeyboardInterrupt:
+    print("heard")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("heard\n", "")
+
+
 def alive(pid: int) -> bool:
     """Whether a process runs, and does not merely wait for its parent to notice."""
     status = Path(f"/proc/{pid}/status")

@@ -11,10 +11,11 @@ import asyncio
 import contextlib
 import multiprocessing
 import os
+import signal
 import sys
 import threading
 from importlib.metadata import entry_points
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from typing import Any
 
 from jupyter_client import AsyncKernelManager
@@ -140,11 +141,16 @@ def _is_forked() -> bool:
 
 def _start_fork_server() -> None:
     """Start the fork server if none runs, outside of the working directory, where a file may have
-    the name of a library.
+    the name of a library. Ctrl-C is held back from it until it can ignore it (`preloaded`).
     """
     forkserver.set_forkserver_preload(["mia_nb.cli.preloaded"])
-    with contextlib.chdir(PACKAGE.parent):
-        forkserver.ensure_running()
+    resource_tracker.ensure_running()  # lets signals through when it starts
+    let_through = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        with contextlib.chdir(PACKAGE.parent):
+            forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, let_through)
 
 
 def _run_kernel(argv: list[str], env: dict[str, str]) -> None:

@@ -8,9 +8,15 @@ import contextlib
 import gc
 import importlib
 import os
+import signal
 import sys
 
-from mia_nb.cli.kernels import MODULES
+# Ctrl-C reaches all processes of a terminal. It is for the one that runs the notebooks: here it
+# would end seconds of imports in a traceback. It was held back since this process started.
+HEARD = signal.signal(signal.SIGINT, signal.SIG_IGN)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+from mia_nb.cli.kernels import MODULES  # noqa: E402  nor may it end this import
 
 PATH = [folder for folder in sys.path if folder]  # sys.path of every kernel, not its parent's
 ENVIRONMENT_BEFORE = dict(os.environ)
@@ -26,3 +32,4 @@ SET_BY_IMPORTS = {
 }
 gc.collect()
 gc.freeze()  # kernels share these pages until they write to them
+signal.signal(signal.SIGINT, HEARD)  # kernels are interrupted by it
