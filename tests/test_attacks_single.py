@@ -115,6 +115,28 @@ def test_votes_with_references_are_the_difference_of_smoothed_log_odds():
         assert score[i] == pytest.approx(odds[0] - np.mean(odds[1:]), abs=1e-12)
 
 
+@pytest.mark.parametrize(("queries", "models"), [(1, 7), (1, 11), (4, 7), (5, 9)])
+def test_votes_that_agree_with_those_of_all_references_tie_exactly(queries, models):
+    """Most samples are of this kind, so that a rounding error would rank them by their votes."""
+    count = np.arange(queries + 1)
+    alike = np.arange(queries)[None, :, None] < count[None, None, :]
+    references = votes(np.repeat(alike, models, axis=0), np.zeros((models, len(count)), bool))
+    assert (attacks.single.vote(votes(alike), references) == 0).all()
+
+
+def test_votes_tie_whatever_the_order_and_the_number_of_the_references():
+    rng = np.random.default_rng(1)
+    some = np.arange(5)[:, None] < rng.integers(0, 6, 14)  # (queries, references)
+    right = np.stack([some[:, rng.permutation(14)].T for _ in range(40)], axis=2)
+    alike = votes(np.ones((1, 5, 40), bool))
+    scores = attacks.single.vote(alike, votes(right, np.zeros((14, 40), bool)))
+    assert np.unique(scores).size == 1
+    # one of three right, among three references and among nine
+    third = (np.arange(9) % 3 == 0)[:, None, None].repeat(2, axis=2)
+    member = (np.arange(9)[:, None] >= 3) & np.array([True, False])
+    assert np.ptp(attacks.single.vote(votes(third[:1]), votes(third, member))) == 0
+
+
 def test_votes_ignore_monotone_transforms_of_the_logits_and_grow_with_every_vote():
     rng = np.random.default_rng(0)
     logits, labels = rng.normal(size=(1, 7, 30, 4)), rng.integers(0, 4, 30)

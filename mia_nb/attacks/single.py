@@ -110,12 +110,22 @@ def vote(
     if references is None:
         return votes_of_target / queries
     sides = count_sides("vote", target, references, ("out",), missing)
-    log_half_votes = np.log(np.arange(queries + 1) + 0.5)
-    log_odds = log_half_votes - log_half_votes[::-1]  # L for 0 to Q votes
-    total = np.empty(len(votes_of_target))
+    n_out = np.maximum(sides.n_out, 1)
+    score = np.zeros(len(votes_of_target))
     for part in blocks(*references.member.shape):
         votes = references.correct[:, :, part].sum(1)
-        member = references.member[:, part]
-        total[part] = np.where(member, 0, log_odds[votes]).sum(0)
-    mean_out = total / np.maximum(sides.n_out, 1)
-    return np.where(sides.usable, log_odds[votes_of_target] - mean_out, np.nan)
+        out = ~references.member[:, part]
+        n = n_out[part]
+        # Most samples tie. A mean of logarithms rounds each tie in a way of its own, a fraction of
+        # whole numbers does not: L(1 - v) = -L(v), so that s = sum over v > 1/2 of L(v) times one.
+        for level in range(queries // 2 + 1, queries + 1):
+            log_odds = np.log(level + 0.5) - np.log(queries - level + 0.5)
+            lead = n * _side(votes_of_target[part], level, queries)
+            lead -= np.where(out, _side(votes, level, queries), 0).sum(0)
+            score[part] += log_odds * (lead / n)
+    return np.where(sides.usable, score, np.nan)
+
+
+def _side(votes: np.ndarray, level: int, queries: int) -> np.ndarray:
+    """1 for so many votes of the queries, -1 for so many that are missing, else 0."""
+    return (votes == level).astype(int) - (votes == queries - level)
