@@ -111,21 +111,28 @@ def vote(
         return votes_of_target / queries
     sides = count_sides("vote", target, references, ("out",), missing)
     n_out = np.maximum(sides.n_out, 1)
+    # Most samples tie. A mean of logarithms rounds each tie in a way of its own, a fraction of
+    # whole numbers does not: as L(1 - v) = -L(v), s is the sum over v > 1/2 of L(v) times one.
+    upper = np.arange(queries // 2 + 1, queries + 1)
+    log_odds = np.log(upper + 0.5) - np.log(queries - upper + 0.5)
     score = np.zeros(len(votes_of_target))
     for part in blocks(*references.member.shape):
         votes = references.correct[:, :, part].sum(1)
         out = ~references.member[:, part]
         n = n_out[part]
-        # Most samples tie. A mean of logarithms rounds each tie in a way of its own, a fraction of
-        # whole numbers does not: L(1 - v) = -L(v), so that s = sum over v > 1/2 of L(v) times one.
-        for level in range(queries // 2 + 1, queries + 1):
-            log_odds = np.log(level + 0.5) - np.log(queries - level + 0.5)
-            lead = n * _side(votes_of_target[part], level, queries)
-            lead -= np.where(out, _side(votes, level, queries), 0).sum(0)
-            score[part] += log_odds * (lead / n)
+        reached = votes_of_target[part] == np.arange(queries + 1)[:, None]
+        lead = n * reached - models_by_votes(votes, out, queries)  # (queries + 1, samples)
+        share = (lead[upper] - lead[queries - upper]) / n
+        score[part] = (log_odds[:, None] * share).sum(0)
     return np.where(sides.usable, score, np.nan)
 
 
-def _side(votes: np.ndarray, level: int, queries: int) -> np.ndarray:
-    """1 for so many votes of the queries, -1 for so many that are missing, else 0."""
-    return (votes == level).astype(int) - (votes == queries - level)
+def models_by_votes(votes: np.ndarray, chosen: np.ndarray, queries: int) -> np.ndarray:
+    """(queries + 1, N): how many of the chosen models gave a sample 0, 1, ... or all votes.
+
+    votes (M, N): of each model for each sample. chosen (M, N): booleans.
+    """
+    samples = votes.shape[1]
+    cell = votes * samples + np.arange(samples)
+    cells = np.bincount(cell[chosen], minlength=(queries + 1) * samples)
+    return cells.reshape(queries + 1, samples)
