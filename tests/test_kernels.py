@@ -206,6 +206,7 @@ class Interrupted:
         if name == "statistics":
             os.kill(os.getpid(), signal.SIGINT)
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts with & ignores it
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # as the fork server starts
 os.kill(os.getpid(), signal.SIGINT)
 sys.meta_path.insert(0, Interrupted())
