@@ -146,13 +146,11 @@ def roc_pair(scores: Scores | dict[str, Scores]) -> go.Figure:
     if count > 1:
         averaged_over = f"mean of {count} targets"
         method = "wider of Clopper-Pearson and Student t"
-    tied = any(_ties_in_words(curve) for curve in logarithmic.values())
     band_of = "band" if len(scores) <= BANDS else f"band of {best}"
     note = clauses(
         averaged_over,
         "thresholds set with hindsight (oracle)",
         f"{band_of}: {LEVEL:.0%}, pointwise, {method}",
-        "ties: a threshold takes equal scores together" if tied else "",
     )
     return finish(figure, sentence, note, height=500, legend=BELOW)
 
