@@ -192,11 +192,13 @@ def _numbers_drawn(loader: object) -> Sequence[int]:
     What a sampler leaves out, such as a part for validation, was not trained on. Raises ValueError
     for a sampler that is not one of torch's and does not name its `indices`.
     """
-    every = range(len(loader.dataset))
-    sampler = getattr(loader, "sampler", None)
-    batches = getattr(loader, "batch_sampler", None)
-    if batches is not None:  # one of the user's stands in place of the sampler
-        sampler = getattr(batches, "sampler", batches)
+    sampler = getattr(loader, "batch_sampler", None)
+    if sampler is None:
+        sampler = getattr(loader, "sampler", None)
+    while hasattr(sampler, "sampler"):  # of batches, or one that repeats another
+        sampler = sampler.sampler
+    if hasattr(sampler, "__getitem__"):  # a list of numbers or of batches
+        return np.unique(np.hstack([numpy_of(part) for part in sampler])).tolist()
     if hasattr(sampler, "indices"):
         return np.unique(numpy_of(sampler.indices)).tolist()
     if sampler is not None and not type(sampler).__module__.startswith("torch."):
@@ -206,7 +208,7 @@ def _numbers_drawn(loader: object) -> Sequence[int]:
         )
     if hasattr(sampler, "weights"):
         return np.flatnonzero(numpy_of(sampler.weights)).tolist()
-    return range(len(getattr(sampler, "data_source", every)))
+    return range(len(getattr(sampler, "data_source", loader.dataset)))
 
 
 def class_numbers(name: str, labels: np.ndarray, estimator_classes: list) -> np.ndarray:
