@@ -15,6 +15,8 @@ from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
 from sklearn.ensemble import RandomForestClassifier, VotingClassifier
 from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.model_selection import GridSearchCV
+from sklearn.multiclass import OneVsRestClassifier
 from sklearn.multioutput import MultiOutputClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
@@ -200,6 +202,21 @@ def test_scores_of_pairs_of_classes_are_not_taken_for_those_of_classes(classes, 
     model.set_params(**{name: "ovr" for name in model.get_params() if name.endswith("n_shape")})
     accuracy = (model.predict(X) == y).mean()
     assert audit(model, y=y).signals.correct.mean() == pytest.approx(accuracy, abs=0.05)
+
+
+@pytest.mark.parametrize("wrap", [lambda search: search, make_pipeline])
+def test_pairs_of_classes_are_found_where_a_search_chose_them(wrap):
+    y = np.arange(200) % 3
+    search = GridSearchCV(SVC(), {"decision_function_shape": ["ovo"]}, cv=2)
+    with pytest.raises(ValueError, match="decides between pairs"):
+        audit(wrap(search).fit(X[:100], y[:100]), y=y)
+
+
+def test_an_estimator_whose_parts_decide_between_pairs_has_scores_of_its_own():
+    y = np.arange(200) % 3
+    model = OneVsRestClassifier(SVC(decision_function_shape="ovo")).fit(X[:100], y[:100])
+    accuracy = (model.predict(X) == y).mean()
+    assert audit(model, y=y).signals.correct.mean() == accuracy
 
 
 def test_of_two_classes_there_is_one_pair():

@@ -230,7 +230,7 @@ def logits_function(model: object, estimator_classes: list | None = None) -> Cal
         )
     if hasattr(model, "predict_proba"):
         return lambda x: np.log(np.asarray(model.predict_proba(x)).clip(SMALLEST))
-    if len(classes) > 2 and "ovo" in _decision_shapes(model):
+    if len(classes) > 2 and _decides_between_pairs(model):
         raise ValueError(
             f"model={shown(model)} decides between pairs of its {len(classes)} classes; wanted a"
             " score of each class: decision_function_shape='ovr', which needs no other training"
@@ -238,10 +238,13 @@ def logits_function(model: object, estimator_classes: list | None = None) -> Cal
     return model.decision_function
 
 
-def _decision_shapes(model: object) -> list:
-    """The `decision_function_shape` of an estimator and of those that it is made of."""
-    options = model.get_params() if hasattr(model, "get_params") else {}
-    return [value for name, value in options.items() if name.endswith("decision_function_shape")]
+def _decides_between_pairs(model: object) -> bool:
+    """Whether an estimator, the last of a pipeline, or the best of a search scores pairs of
+    classes. One that is a part of another estimator may, and its own scores are not given.
+    """
+    while hasattr(model, "best_estimator_") or hasattr(model, "steps"):
+        model = model.best_estimator_ if hasattr(model, "best_estimator_") else model.steps[-1][1]
+    return getattr(model, "decision_function_shape", "") == "ovo"
 
 
 def wants_columns(model: object) -> bool:
