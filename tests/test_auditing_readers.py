@@ -690,6 +690,13 @@ EXTRA = {  # columns beside cat, dog and eel, and the names that are asked about
 }
 
 
+def test_a_class_by_number_that_no_sample_has_is_no_column_to_leave_out(tmp_path):
+    labels = RNG.permutation(np.arange(200) % 97)
+    table = pd.DataFrame(RNG.normal(size=(200, 100))).assign(label=labels, member=labels % 2)
+    table.to_csv(tmp_path / "x.csv", index=False)
+    assert "no sample has" not in "".join(read_outputs(tmp_path / "x.csv").signals.info["remarks"])
+
+
 @pytest.mark.parametrize("what", EXTRA)
 @pytest.mark.parametrize("in_front", [False, True])
 def test_a_column_that_no_label_names_is_asked_about(tmp_path, what, in_front):

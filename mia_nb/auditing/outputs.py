@@ -108,12 +108,13 @@ def read_outputs(path: PathLike) -> Outputs:
 
 def columns_without_samples(contents: Outputs) -> list[str]:
     """What to say of a few classes without a sample: each may be a column that holds no logits, as
-    in a table every column beside label and member is a class.
+    in a table every column beside label and member is a class. One that is called by a number is.
     """
     occurring = np.isin(range(len(contents.classes)), contents.signals.labels)
-    if occurring.all() or occurring.mean() <= 0.5:
+    absent = [name for name, occurs in zip(contents.classes, occurring, strict=True) if not occurs]
+    names = [name for name in absent if not name.isdecimal()]
+    if not names or occurring.mean() <= 0.5:
         return []
-    names = [name for name, occurs in zip(contents.classes, occurring, strict=True) if not occurs]
     return [
         f"{LOOK} no sample has the label {shown(names)}; a column that holds no class's logits"
         " changes all numbers: leave it out."
