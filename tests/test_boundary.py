@@ -572,9 +572,9 @@ def test_a_row_so_large_that_members_are_never_trained_on_is_told(names, tmp_pat
     recwarn.clear()
     private = {"defense": "dp_sgd", "defense_args": {"noise_multiplier": 1.0}}
     for changes in ({"epochs": 9}, private):
-        placing.membership(recipe.replace(**changes), images, unequal)
+        placing.warn_of_large_rows(recipe.replace(**changes), unequal)
     # 16 of 20 in the only epoch, as in any pool
-    placing.membership(recipe.replace(epochs=1, batch=8), images, halves())
+    placing.warn_of_large_rows(recipe.replace(epochs=1, batch=8), halves())
     assert not recwarn.list
 
 

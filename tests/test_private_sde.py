@@ -380,6 +380,16 @@ def test_what_cannot_be_trained_is_refused(world, root, change, message):
         training.train_private(**given, root=root)
 
 
+def test_rows_of_any_size_are_stored_as_a_whole_so_that_nobody_is_warned(world, root, recwarn):
+    public, private = world
+    recipe = RECIPE.replace(split="given")
+    unequal = np.arange(len(private.y)) < np.array([[60], [800]])
+    training.train_private(
+        recipe, private, public, member=unequal, slots=800, root=root, progress=False
+    )
+    assert not recwarn.list
+
+
 def test_ordinary_training_does_not_take_the_defense(world, root):
     with pytest.raises(ValueError, match="train_private"):
         training.train_pool(RECIPE.replace(defense="stored"), world[1], root=root, progress=False)

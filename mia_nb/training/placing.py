@@ -60,7 +60,6 @@ def membership(
     if member is not None:
         member = mask("member", member, (recipe.num_models, samples))
         _check_given(member)
-        _warn_of_large_rows(recipe, member)
         unseen = ~member.any(0)
         if images.canary is not None:  # a canary that no coin chose belongs to no population
             unseen &= ~images.canary
@@ -106,7 +105,7 @@ def _check_given(member: np.ndarray) -> None:
         )
 
 
-def _warn_of_large_rows(recipe: Recipe, member: np.ndarray) -> None:
+def warn_of_large_rows(recipe: Recipe, member: np.ndarray) -> None:
     """A warning where the largest row is so much larger than the mean that more of its members than
     usual are never trained on, as all rows take as many steps. DP-SGD draws each member alike.
     """
@@ -122,7 +121,7 @@ def _warn_of_large_rows(recipe: Recipe, member: np.ndarray) -> None:
             f"rows of member hold {sizes.min():,} to {sizes.max():,} images, and an epoch takes"
             f" {taken:,} of each: about {never[0]:.0%} of the largest row's members are never"
             " trained on, and count as members; give rows of about one size, or train longer",
-            stacklevel=5,
+            stacklevel=4,
         )
 
 

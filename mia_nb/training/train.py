@@ -23,7 +23,7 @@ from mia_nb.training.execution import (
 )
 from mia_nb.training.machine import device_of
 from mia_nb.training.making import finish, is_begun, is_complete, rows_to_make, write_inputs
-from mia_nb.training.placing import SPLIT, complete, membership, place
+from mia_nb.training.placing import SPLIT, complete, membership, place, warn_of_large_rows
 from mia_nb.training.pool import Pool, load_pool
 from mia_nb.training.trials import check
 from mia_nb.training.workers import check_workers, train_rows
@@ -103,6 +103,8 @@ def train_pool(
     positive("checkpoint", checkpoint, zero=True)
     parent = open_parent(recipe, images, root)
     member, population = membership(recipe, images, member, parent)
+    if recipe.split == "given" and parent is None:
+        warn_of_large_rows(recipe, member)
     pool = place(recipe, images, member, population, root, parent)
     if not force and is_complete(pool):
         return finish(pool, "cached", progress)
