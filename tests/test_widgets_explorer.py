@@ -9,7 +9,7 @@ import json
 import re
 import shutil
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import ipywidgets as W
@@ -555,6 +555,21 @@ def test_an_attack_entered_anew_under_its_name_is_scored_again(monkeypatch):
         assert one.scores("mine") is one.scores("mine")  # computed once
     assert shown[1][0] == pytest.approx(1 - shown[-1][0]) and shown[1][0] > 0.6
     assert shown[1][1] != shown[-1][1]
+
+
+def test_an_attack_may_be_an_object_of_a_class_of_your_own(monkeypatch):
+    @dataclass
+    class Margin:
+        sign: int
+
+        def __call__(self, target, references):
+            return self.sign * target.margin[0, 0]
+
+    one = widgets.stored.Source("mine", world(4, 100, leak=1.0))
+    monkeypatch.setitem(attacks.ATTACKS, "mine", Margin(1))
+    shown = one.scores("mine")
+    assert np.array_equal(shown.value, attacks.score("mine", one.signals).value)
+    assert one.scores("mine") is shown
 
 
 def test_the_label_says_of_which_models_and_images_a_query_was(stored):

@@ -4,7 +4,7 @@ No torch.
 
 import dataclasses
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -82,7 +82,7 @@ class Source:
         self._signals = signals
         self._images = images
         self._classes = classes
-        self._scores: dict[tuple, Scores] = {}
+        self._scores: dict[str, tuple[Callable, Scores]] = {}
         self.info = dict(signals.info) if info is None else info
         self.lacks = LACKS if "example" in self.info else ""
 
@@ -192,10 +192,12 @@ class Source:
 
         An attack of one's own is scored again when another function is entered under its name.
         """
-        key = attacks.find(attack)
-        if key not in self._scores:
-            self._scores[key] = attacks.score(attack, self.signals)
-        return self._scores[key]
+        name, function = attacks.find(attack)
+        scored, scores = self._scores.get(name, (None, None))
+        if scored is not function:
+            scores = attacks.score(attack, self.signals)
+            self._scores[name] = function, scores
+        return scores
 
     def attacks(self) -> list[str]:
         """Names of the attacks that these signals support, the headline first, except those that
