@@ -372,17 +372,17 @@ def test_what_sets_a_network_apart_from_the_studys_is_its_variant_and_part_of_it
     assert other.label == "ResNet+SDENet sigma=2, frozen, made of odenet"
 
 
-def test_variants_stand_beside_no_printed_number_and_decide_no_claim():
+@pytest.mark.parametrize("apart", [{"variant": "gn"}, {"input_dropout": True}])
+def test_what_the_study_lacks_stands_beside_no_printed_number_and_decides_no_claim(apart):
     settings = [RESNET, ODENET, *ASKED, *NOISES, REPLACED, *SWEEP]
-    own = [cell._replace(variant="gn") for cell in settings]
-    cells = study(as_claimed, settings=settings) | study(lambda cell: 3.0, settings=own)
+    own = study(lambda cell: 3.0, settings=[cell._replace(**apart) for cell in settings])
+    studied = study(as_claimed, settings=settings)
+    cells = studied | own
     assert len(usable(cells)) == 2 * len(settings)
-    studied = {cell: scores for cell, scores in cells.items() if not cell.variant}
     for table in (partial(studies.claims, "nsde"), partial(studies.comparisons, "nsde")):
         assert table(cells, n_resamples=20).equals(table(studied, n_resamples=20))
-    apart = {cell: scores for cell, scores in cells.items() if cell.variant}
-    assert (studies.claims("nsde", apart, n_resamples=20)["verdict"] == "not run").all()
-    assert studies.against_papers("nsde", apart, n_resamples=20)["ours"].isna().all()
+    assert (studies.claims("nsde", own, n_resamples=20)["verdict"] == "not run").all()
+    assert studies.against_papers("nsde", own, n_resamples=20)["ours"].isna().all()
 
 
 def test_signals_and_cells_that_have_no_place_are_refused_in_one_line():

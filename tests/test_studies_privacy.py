@@ -385,8 +385,9 @@ def test_an_auc_below_a_half_is_a_failed_design_and_no_protection():
     assert verdict(memguarded(-0.12, "correctness"), "D15") == "not resolved (design check failed)"
 
 
-def test_networks_that_the_study_does_not_know_decide_nothing():
-    cells = world({SDE._replace(noise=False): 1.6, DP: 0.0})
+@pytest.mark.parametrize("apart", [{"noise": False}, {"input_dropout": True}])
+def test_networks_that_the_study_does_not_know_decide_nothing(apart):
+    cells = world({SDE._replace(**apart): 1.6, DP: 0.0})
     assert (
         studies.claims("privacy", cells, n_resamples=DRAWS)["verdict"].to_dict()["D10"] == "not run"
     )

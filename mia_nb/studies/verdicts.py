@@ -42,9 +42,9 @@ def comparisons(
             (`studies.study` explains its entries).
         settings: the scores of each `Setting`, all on the same masks, row by row (as
             `training.family_pools` trains them). Settings that are not part of a study (a variant;
-            a defense in "nsde"; noise off in "privacy") are left out. A stochastic model has the
-            most queries that were run; attacks that need a stochastic model (lira_joint) count only
-            for such models.
+            input dropout but in "snn"; a defense in "nsde"; noise off in "privacy") are left out. A
+            stochastic model has the most queries that were run; attacks that need one (lira_joint)
+            count only for such models.
         frontier: `metrics.frontier` of checkpoints, families named by `Setting.label`, for "nsde".
             Comparisons of models are then repeated "at equal accuracy" (needed=False) and "at equal
             gap" (D2; decides): `metrics.matched`, the strongest of the attacks in the frontier, at
