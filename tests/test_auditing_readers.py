@@ -26,7 +26,7 @@ import mia_nb as mia
 from mia_nb.auditing import read_outputs
 from mia_nb.auditing.model_outputs import logits_of, named_classes, outputs
 from mia_nb.auditing.raw_inputs import numbers_of, raw_inputs_guard
-from mia_nb.auditing.samples import both_sides, sample_of
+from mia_nb.auditing.samples import both_sides, reads_differ, sample_of
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(200, 8)).astype(np.float32), np.arange(200) % 2
@@ -512,6 +512,15 @@ def test_random_augmentation_that_was_left_on_is_said_first(sides, loader):
     said = f"Look at the inputs first: {' and '.join(sides)} gives others {AUGMENTED}"
     remarks = [remark for remark in found.remarks if AUGMENTED in remark]
     assert len(remarks) == bool(sides) and all(remark.startswith(said) for remark in remarks)
+
+
+def test_rounding_that_differs_between_two_readings_is_no_augmentation():
+    rng = np.random.default_rng(0)
+
+    def rounded(x, y, i):
+        return (1 + 1e-6 * rng.normal(size=x.shape)) * x, y
+
+    assert not reads_differ(Items(rounded, slice(0, 20)))
 
 
 class Masked(torch.nn.Module):

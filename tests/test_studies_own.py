@@ -141,6 +141,12 @@ def test_what_a_study_does_not_have_is_refused_in_one_line(own, settings):
             "part: queries, minus: chance, beyond: {attack: rmia}",
             "queries has minus and beyond: wanted one of them",
         ),
+        ("compare: [{part: queries}]", "compare:", "compare of claim X1=None: wanted list"),
+        (
+            "- {a: {model: sdenet}, along: queries, which: ends, compare: [{part: queries}]}",
+            "# none",
+            "joins of claim X1=None: wanted list",
+        ),
     ],
 )
 def test_an_entry_that_no_study_has_is_refused_in_one_line(tmp_path, before, after, words):

@@ -180,10 +180,17 @@ def reads_differ(data: object) -> bool:
     if isinstance(data, tuple | list):
         return False
     first, second = (
-        [digest(numpy_of(sample_of(item)[0])) for item in islice(items_of(data), READ_AGAIN)]
+        [numpy_of(sample_of(item)[0]) for item in islice(items_of(data), READ_AGAIN)]
         for _ in range(2)
     )
-    return first != second
+    return not all(map(_is_alike, first, second))
+
+
+def _is_alike(first: np.ndarray, second: np.ndarray) -> bool:
+    """Whether two readings of an input are equal but for rounding, which differs on a GPU."""
+    if first.shape == second.shape and first.dtype.kind == "f":
+        return np.allclose(first, second, rtol=1e-3, atol=1e-5, equal_nan=True)
+    return digest(first) == digest(second)
 
 
 def _numbers_drawn(loader: object) -> Sequence[int]:

@@ -301,10 +301,10 @@ def _claim(name: str, entries: dict, verdict: str) -> Claim:
     """
     claim = _record(Claim, name, entries)
     joins = []
-    for join_entries in claim.joins:
+    for join_entries in instance(f"joins of {name}", claim.joins, list):
         join = _record(Join, f"a join of {name}", join_entries)
         wanted = []
-        for comparison in join.compare:
+        for comparison in instance(f"compare of {name}", join.compare, list):
             contrast = _record(Contrast, f"a comparison of {name}", comparison)
             if contrast.minus and contrast.beyond:
                 raise ValueError(f"{contrast.part} has minus and beyond: wanted one of them")
